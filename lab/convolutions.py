@@ -188,16 +188,17 @@ def measure(
     want = other().contiguous()
     peer_us = runner.time(other)
     out = torch.full_like(want, float("nan"))
-    words = [word for launch in made.launches for word in launch.words if word.kind == "value"]
+    every = [word for launch in made.launches for word in launch.words]
+    words = [word for word in every if word.kind in ("value", "map")]
     (result,) = made.schedule.outputs
-    leaves = {w.item for w in words if "slot" in w.item.attributes}
+    leaves = {word.memory for word in words if "slot" in word.memory.attributes}
     by_slot = sorted(leaves, key=lambda node: node.attributes["slot"])
     sources = [tensors[key] for key in operands(case, direction)]
     bound = {result: out, **dict(zip(by_slot, sources, strict=True))}
-    for item in {word.item for word in words} - bound.keys():  # values between launches
+    for item in {word.memory for word in words} - bound.keys():  # values between launches
         nbytes = prod(item.shape) * item.dtype.itemsize
         bound[item] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
-    assert any(word.item is result and word.write for word in words)
+    assert any(word.memory is result and word.write for word in words)
     launches = Launches(runner, made, cubin, bound)
     us, each = runner.time(launches), launches.each()
     difference = (out.float() - want.float()).abs().max() / want.float().abs().max()

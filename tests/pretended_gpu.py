@@ -304,6 +304,16 @@ class Driver:
         words = tensor_map(address, itemsize, *sizes, width)
         return self.ok, SimpleNamespace(opaque=words.tolist())
 
+    def cuTensorMapEncodeIm2col(self, kind: Any, axes: int, address: int, *rest: Any) -> Any:
+        shape, strides, lower, upper, channels, count, steps, _, swizzle, *_ = rest
+        sizes = [[int(n) for n in numbers] for numbers in (shape, strides, steps)]
+        assert len(shape) == axes and sizes[2][0] == sizes[2][-1] == 1
+        itemsize = 4 if kind.name.endswith("FLOAT32") else 2
+        width = int("".join(filter(str.isdigit, swizzle.name)) or 0)
+        pixels = (tuple(lower), tuple(upper), tuple(sizes[2][1:-1]))
+        words = tensor_map(address, itemsize, *sizes[:2], (channels, count), width, pixels)
+        return self.ok, SimpleNamespace(opaque=words.tolist())
+
     def cuLaunchKernel(self, kernel: Kernel, *rest: Any) -> Any:
         gx, gy, gz, bx, by, bz, shared, stream, parameters, extra = rest
         assert (gy, gz, by, bz, extra) == (1, 1, 1, 1, 0)

@@ -184,6 +184,7 @@ def family() -> dict[str, Program]:
     add("product_tf32x3", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("product_tf32x3_mma", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("conv_channels_last", lambda new: [_images(new)])
+    add("conv_tma", lambda new: _image_passes(new))
     add("winograd", lambda new: [_winograd(new)])
     add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
     add("scatter", lambda new: [_scatter(new)])
@@ -314,6 +315,15 @@ def _images(new: Inputs) -> Node:
     x, w = (new(*shape, dtype=dtypes.float16) for shape in ((32, 64, 16, 16), (64, 64, 3, 3)))
     at = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
     return convolution.convolution(x, w, **at)
+
+
+def _image_passes(new: Inputs) -> list[Node]:
+    """A convolution and its weight gradient, large enough for TMA."""
+    shapes = ((64, 64, 32, 32), (128, 64, 3, 3), (64, 128, 16, 16))
+    x, w, g = (new(*shape, dtype=dtypes.bfloat16) for shape in shapes)
+    at = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+    dw = convolution.convolution_weight_gradient(g, x, kernel=(3, 3), **at)
+    return [convolution.convolution(x, w, **at), dw]
 
 
 def _scatter(new: Inputs) -> Node:

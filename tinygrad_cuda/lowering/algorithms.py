@@ -46,7 +46,6 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     plan,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
-from tinygrad_cuda.lowering.skeletons.conv import channels_last
 from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise
 from tinygrad_cuda.lowering.skeletons.conv.channels_last import ChannelsLast
 from tinygrad_cuda.lowering.skeletons.conv.depthwise import TapSums
@@ -196,7 +195,8 @@ def _tma(problem: Problem) -> Candidate | str:
         return f"{problem.node.dtype.name} is no operand of wgmma"
     if target.architecture != (9, 0):
         return "no wgmma"
-    if problem.flops < WORTH_A_COPY or not tma.describes(problem.a, problem.b):
+    columns = problem.node.attributes.get("windows")
+    if problem.flops < WORTH_A_COPY or not tma.describes(problem.a, problem.b, columns=columns):
         return "an operand is no matrix in memory"
     cut = mma_tiles.plan(problem.product, target, mma_tiles.TMA_TILES)
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
@@ -206,7 +206,8 @@ def _tma_tf32(problem: Problem) -> Candidate | str:
     if reason := _tf32_refusal(problem):
         return reason
     first, second = lie_along_k(problem.a, problem.b)
-    if not tma.describes(problem.a, problem.b, (not first, not second)):
+    columns = problem.node.attributes.get("windows")
+    if not tma.describes(problem.a, problem.b, (not first, not second), columns):
         return "an operand is no matrix in memory"
     cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TMA_TF32_TILES)
     time = mma_tiles.clocks(cut, problem.product, problem.target)
@@ -433,7 +434,9 @@ def problem_of(node: Node, target: Target) -> Problem:
     a, b = operands_of(node)
     *batch, m, k = a.shape
     streams = m <= FEW_ROWS and is_row_major(a, b)
-    product = Product(prod(batch), m, b.shape[-1], k, itemsize_of(node.dtype), streams)
+    columns = node.attributes.get("windows")
+    repeats = columns.repeats if columns else 1
+    product = Product(prod(batch), m, b.shape[-1], k, itemsize_of(node.dtype), streams, repeats)
     return Problem(node, a, b, product, windows_of(node), target)
 
 

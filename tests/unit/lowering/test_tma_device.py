@@ -39,6 +39,13 @@ tgc_barrier_wait(barrier, 0);
 for (int i = threadIdx.x; i < p.bytes; i += blockDim.x)
   tgc_store(p.out, i, (unsigned char)box[i]);
 """
+PIXELS = (
+    LOAD.replace("int at[%d];", "int at[4], tap[2];")
+    .replace("for (int i = 0; i < %d; i++)", "for (int i = 0; i < 4; i++)")
+    .replace("  tgc_tma_load(", "  for (int i = 0; i < 2; i++) tap[i] = tgc_load(p.at, 4 + i);\n"
+             "  tgc_tma_load_pixels(")
+    .replace(", at);", ", at, tap);")
+)  # fmt: skip
 STORE = """
 char* box = smem + 1024;
 int at[%d];
@@ -189,6 +196,7 @@ FAULTS = {
 EVERYTHING = "".join(
     [
         *(kernel(f"load_{n}", LOAD_FIELDS + SIZE, LOAD % (n, n)) for n in range(1, 6)),
+        kernel("load_pixels", LOAD_FIELDS + SIZE, PIXELS),
         *(kernel(f"store_{n}", STORE_FIELDS + SIZE, STORE % (n, n)) for n in range(1, 6)),
         kernel("ring", "int* out;", RING),
         kernel("named", "int* out;", NAMED),
@@ -438,6 +446,59 @@ def test_clusters_that_the_emulator_does_not_run(unit: EmulatedModule) -> None:
             unit.launch("remote", grid, block, 0, words, [], 0, cluster=cluster)
 
 
+# Pixels -------------------------------------------------------------------------------------------
+
+
+def pixels_by_tap(
+    x: Array, at: tuple[int, int, int, int], tap: tuple[int, int], count: int, corners: Any
+) -> Array:
+    """`count` pixels of images (N, H, W, C) from {c, w, h, n} on, at a tap; zeros outside."""
+    (left, top), (right, bottom), (across, down) = corners
+    images, height, width, _ = x.shape
+    columns, rows = range(left, width + right, across), range(top, height + bottom, down)
+    order = [(n, h, w) for n in range(images + 2) for h in rows for w in columns]
+    start = order.index((at[3], at[2], at[1]))
+    out = np.zeros((count, 8), x.dtype)
+    for number, (n, h, w) in enumerate(order[start : start + count]):
+        y, z = h + tap[1], w + tap[0]
+        if n < images and 0 <= y < height and 0 <= z < width:
+            out[number] = x[n, y, z, at[0] : at[0] + 8]
+    return out
+
+
+PIXEL_CASES = [
+    # first pixel, tap, corners and steps
+    ((0, -1, -1, 0), (0, 0), ((-1, -1), (-1, -1), (1, 1))),
+    ((8, 2, 3, 0), (2, 1), ((-1, -1), (-1, -1), (1, 1))),
+    ((0, 1, -2, 1), (0, 3), ((-1, -2), (0, -1), (2, 3))),
+    ((16, 0, 0, 1), (0, 0), ((0, 0), (0, 0), (1, 1))),
+]
+
+
+@pytest.mark.parametrize("order", [0, 1, 3, 4])
+@pytest.mark.parametrize(("at", "tap", "corners"), PIXEL_CASES)
+def test_pixels_of_windows_reach_shared_memory(
+    unit: EmulatedModule, at: Any, tap: Any, corners: Any, order: int
+) -> None:
+    """Along rows, columns and images, beyond the last one, too."""
+    x = aligned(np.random.default_rng(1).integers(1, 100, (2, 6, 5, 24)).astype("uint16"))
+    expected = pixels_by_tap(x, at, tap, 70, corners).reshape(-1).view(np.uint8)
+    out, start = np.zeros(expected.size, np.uint8), np.array((*at, *tap), np.int32)
+    strides = tuple(x.strides[::-1][1:])
+    pixels = tensor_map(x.ctypes.data, 2, x.shape[::-1], strides, (8, 70), 0, corners)
+    arguments = (x, pixels, start, out, out.size)
+    launch(unit, "load_pixels", *arguments, block=64, shared=1024 + 8192, order=order)
+    np.testing.assert_array_equal(out, swizzled(expected, 0))
+
+
+def test_a_map_of_pixels_is_no_map_of_boxes(unit: EmulatedModule) -> None:
+    x = aligned(np.ones((2, 6, 5, 8), np.uint16))
+    out, start = np.zeros(16 * 70, np.uint8), np.zeros(6, np.int32)
+    boxes = map_of(x, (1, 2, 5, 8))
+    with pytest.raises(KernelFault, match="of other axes"):
+        launch(unit, "load_pixels", x, boxes, start, out, out.size, block=64, shared=9216, order=0)
+
+
 # Maps ---------------------------------------------------------------------------------------------
 
 
@@ -465,13 +526,32 @@ def test_maps_that_a_gpu_refuses(change: dict[str, Any], expect: str) -> None:
         tensor_map(**(form | change))
 
 
+@pytest.mark.parametrize(
+    ("change", "expect"),
+    [
+        ({"box": (64, 1025)}, "1 to 256 elements"),
+        ({"box": (64, 8, 1, 1)}, "a box of 2 axes"),
+        ({"pixels": ((-129, 0), (0, 0), (1, 1))}, "corners and steps"),
+        ({"pixels": ((0, 0), (0, 128), (1, 1))}, "corners and steps"),
+        ({"pixels": ((0, 0), (0, 0), (9, 1))}, "corners and steps"),
+        ({"pixels": ((0,), (0,), (1,))}, "corners and steps"),
+    ],
+)
+def test_maps_of_pixels_that_a_gpu_refuses(change: dict[str, Any], expect: str) -> None:
+    form: dict[str, Any] = {"address": 64, "itemsize": 2, "shape": (64, 5, 6, 2), "box": (64, 1024)}
+    form |= {"strides": (128, 640, 3840), "swizzle": 128, "pixels": ((-1, -1), (-1, 2), (1, 8))}
+    tensor_map(**form)
+    with pytest.raises(ArgumentError, match=re.escape(expect)):
+        tensor_map(**(form | change))
+
+
 # Machine code -------------------------------------------------------------------------------------
 
 
 def test_the_kernels_above_use_every_function() -> None:
     names = set(re.findall(r"TGC_DEVICE \w+ (tgc_\w+)\(", tma_prelude())) - {"tgc_shared_address"}
     names |= set(re.findall(r"^TGC_STMATRIX\((\w+),", tma_prelude(), re.MULTILINE))
-    assert len(names) == 20
+    assert len(names) == 21
     assert names <= set(re.findall(r"tgc_\w+", EVERYTHING))
     assert all(TMA_NAMES.search(f"  {name}(r);") for name in names)
     assert not TMA_NAMES.search(prelude() + mma_prelude())

@@ -554,17 +554,21 @@ class DeviceHandle:
         return words
 
     def _encoded(self, tensor: TensorMap, address: int) -> bytes:
-        driver, axes = self.driver, len(tensor.shape)
+        driver, axes, pixels = self.driver, len(tensor.shape), tensor.pixels
         swizzle = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
+        steps = (1, *pixels.steps, 1) if pixels else (1,) * axes
+        box: tuple[Any, ...] = ([driver.cuuint32_t(size) for size in tensor.box],)
+        if pixels:
+            box = (list(pixels.lower), list(pixels.upper), *tensor.box)
         made = self.call(
-            "cuTensorMapEncodeTiled",
+            "cuTensorMapEncodeIm2col" if pixels else "cuTensorMapEncodeTiled",
             getattr(driver.CUtensorMapDataType, MAP_TYPES[tensor.node.dtype.name]),
             axes,
             address + tensor.offset,
             [driver.cuuint64_t(size) for size in tensor.shape],
             [driver.cuuint64_t(stride) for stride in tensor.strides],
-            [driver.cuuint32_t(size) for size in tensor.box],
-            [driver.cuuint32_t(1)] * axes,
+            *box,
+            [driver.cuuint32_t(step) for step in steps],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -143,7 +143,7 @@ class EmuBackend:
     def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
         words = tensor_map(
             address + tensor.offset, tensor.node.dtype.itemsize, tensor.shape, tensor.strides,
-            tensor.box, tensor.swizzle,
+            tensor.box, tensor.swizzle, tensor.pixels,
         )  # fmt: skip
         return words.tobytes()
 

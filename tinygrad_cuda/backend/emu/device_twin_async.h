@@ -16,22 +16,29 @@ enum { TGC_EMU_BARRIER_UNSET, TGC_EMU_BARRIER_UNFENCED, TGC_EMU_BARRIER_ARRIVALS
 constexpr int TGC_EMU_LOADS = 1024, TGC_EMU_STORES = 1024, TGC_EMU_PRODUCTS = 64;  // in flight
 
 // backend/emu/tensor_map.py writes these words: address; element bytes, rank << 8, swizzle << 16;
-// 5 sizes in elements, innermost first; 4 strides in bytes, from the second axis; 5 box sizes.
+// 5 sizes in elements, innermost first; 4 strides in bytes, from the second axis; 5 box sizes. Of
+// pixels (bit 24): channels and pixels of a box, then of each spatial axis lower and upper corner,
+// 16 bits each, and the step.
 struct tgc_emu_map {
   unsigned long long base, form, size[5], stride[4], box[5];
   int element() const { return int(form & 0xff); }
   int rank() const { return int(form >> 8 & 0xff); }
   int swizzle() const { return int(form >> 16 & 0xff); }
+  bool pixels() const { return form >> 24 & 1; }
+  int lower(int axis) const { return (short)(box[2 + axis] & 0xffff); }  // of spatial axes, from 0
+  int upper(int axis) const { return (short)(box[2 + axis] >> 16 & 0xffff); }
+  int step(int axis) const { return int(box[2 + axis] >> 32); }
   int row_bytes() const { return int(box[0]) * element(); }
   int rows() const {
     int count = 1;
-    for (int axis = 1; axis < rank(); axis++) count *= int(box[axis]);
+    for (int axis = 1; axis < (pixels() ? 2 : rank()); axis++) count *= int(box[axis]);
     return count;
   }
 };
 
-struct tgc_emu_box { tgc_emu_map map; int at[5], rank; long long offset; };  // offset: in the block's
-struct tgc_emu_load {                                                        // shared memory
+// offset: in the block's shared memory; tap: of a window, added to the pixels' positions
+struct tgc_emu_box { tgc_emu_map map; int at[5], rank; long long offset; int tap[3]; };
+struct tgc_emu_load {
   tgc_emu_box box;
   unsigned long long* barrier;
   const char* bytes;  // of a copy without a map, to the box's offset
@@ -162,9 +169,33 @@ static __forceinline__ long long tgc_emu_swizzled(long long offset, int swizzle)
   return offset ^ ((offset >> 7 & ((1 << swizzle) - 1)) << 4);
 }
 
+// The same for each pixel, from the position of the first one along rows, columns and images.
+template <class Row> static void tgc_emu_each_pixel(const tgc_emu_box& box, Row row) {
+  const tgc_emu_map& map = box.map;
+  int last = map.rank() - 1, at[5];
+  for (int axis = 1; axis <= last; axis++) at[axis] = box.at[axis];
+  for (int number = 0; number < map.rows(); number++) {
+    bool inside = true;
+    long long offset = 0;
+    for (int axis = 1; axis <= last; axis++) {
+      long long position = at[axis] + (axis < last ? box.tap[axis - 1] : 0);
+      inside = inside && position >= 0 && position < (long long)map.size[axis];
+      offset += position * (long long)map.stride[axis - 1];
+    }
+    row(number, inside, offset);
+    int axis = 1;
+    for (; axis < last; axis++) {
+      at[axis] += map.step(axis - 1);
+      if (at[axis] < (long long)map.size[axis] + map.upper(axis - 1)) break;
+      at[axis] = map.lower(axis - 1);
+    }
+    if (axis == last) at[last]++;
+  }
+}
 // For each row of the box: its number, whether it is inside the tensor, and its byte offset there.
 template <class Row> static void tgc_emu_each_row(const tgc_emu_box& box, Row row) {
   const tgc_emu_map& map = box.map;
+  if (map.pixels()) return tgc_emu_each_pixel(box, row);
   for (int number = 0; number < map.rows(); number++) {
     bool inside = true;
     long long offset = 0, rest = number;
@@ -265,9 +296,12 @@ static void tgc_emu_bulk_load(void* shared, const void* from, int count,
 }
 
 // To the same offset of each block of the set, counted by the barrier at the same offset there.
+// `taps`: where a window's tap lies from its first pixel; null of boxes.
 static void tgc_emu_tma_load(void* shared, const void* map, unsigned long long* barrier,
-                             const int* at, int axes, unsigned blocks) {
+                             const int* at, int axes, unsigned blocks, const int* taps = nullptr) {
   tgc_emu_load load = {tgc_emu_box_of(shared, map, at, axes, true), nullptr, nullptr, 0};
+  if (load.box.map.pixels() != (taps != nullptr)) tgc_emu_fail_async(TGC_EMU_MAP_AXES);
+  for (int axis = 0; taps && axis < axes - 2; axis++) load.box.tap[axis] = taps[axis];
   tgc_emu_check_shared(barrier, 8, 8, true);
   if (tgc_emu_async.unfenced[tgc_emu_rank]) tgc_emu_fail_async(TGC_EMU_BARRIER_UNFENCED);
   load.count = load.box.map.row_bytes() * load.box.map.rows();

@@ -1,4 +1,5 @@
-"""What describes a tensor to TMA on emu, as cuTensorMapEncodeTiled does for a GPU."""
+"""What describes a tensor to TMA on emu, as cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col do
+for a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +13,12 @@ from tinygrad_cuda.core.errors import ArgumentError
 WORDS = 16  # of 8 bytes, as a driver's map has
 SWIZZLES = (0, 32, 64, 128)  # bytes of a row whose pieces of 16 bytes are exchanged
 MAX_BOX = 256
+MAX_PIXELS = 1024
+MAX_STEP = 8
+CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}  # a corner's distance from the image's, by rank
+PIXELS = 1 << 24  # the bit of a map of pixels
+
+Corners = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 def tensor_map(
@@ -21,6 +28,7 @@ def tensor_map(
     strides: Sequence[int],
     box: Sequence[int],
     swizzle: int = 0,
+    pixels: Corners | None = None,
 ) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The 16 words of device_twin_async.h for a tensor of 1 to 5 axes, innermost first.
 
@@ -31,6 +39,8 @@ def tensor_map(
         strides: bytes from one element to the next of each axis but the first, divisible by 16.
         box: elements of each axis that a copy moves, at most 256; a row has whole 16 bytes.
         swizzle: bytes of a row of the box, 32, 64 or 128, or 0 where its pieces stay in order.
+        pixels: (lower, upper, steps) of images whose box is (channels, pixels): the first pixel,
+            the last less the image's last, and the distance, along each spatial axis.
 
     Raises:
         ArgumentError: a GPU would refuse the description, or a row is not as long as its swizzle.
@@ -40,16 +50,18 @@ def tensor_map(
         >>> words[:4].tolist()
         [4096, 197122, 100, 7]
     """
-    row = box[0] * itemsize if box else 0
+    row, axes = box[0] * itemsize if box else 0, 2 if pixels else len(shape)
+    limits = (MAX_BOX, MAX_PIXELS) if pixels else (MAX_BOX,) * 5
     for failed, expect, actual in (
         (not 1 <= len(shape) <= 5, "1 to 5 axes", f"{len(shape)}"),
         (len(strides) != len(shape) - 1, f"{len(shape) - 1} strides", f"{len(strides)}"),
-        (len(box) != len(shape), f"a box of {len(shape)} axes", f"{len(box)}"),
+        (len(box) != axes, f"a box of {axes} axes", f"{len(box)}"),
+        (pixels and _refused(len(shape), pixels), "corners and steps in range", f"{pixels}"),
         (itemsize not in (1, 2, 4, 8), "elements of 1, 2, 4 or 8 bytes", f"{itemsize}"),
         (address % 16, "an address divisible by 16", f"{address:#x}"),
         (any(s % 16 or s >= 2**40 for s in strides), "strides divisible by 16", f"{strides}"),
         (not all(1 <= n <= 2**32 for n in shape), "sizes from 1 to 2**32", f"{shape}"),
-        (not all(1 <= n <= MAX_BOX for n in box), f"1 to {MAX_BOX} elements", f"box {box}"),
+        (not all(map(_within, box, limits)), f"1 to {MAX_BOX} elements", f"box {box}"),
         (row % 16, "rows of whole 16 bytes", f"{row} bytes"),
         (swizzle not in SWIZZLES, f"a swizzle of {SWIZZLES}", f"{swizzle}"),
         (swizzle and row != swizzle, f"rows of {swizzle} bytes, as the swizzle", f"{row} bytes"),
@@ -62,4 +74,22 @@ def tensor_map(
     words[2 : 2 + len(shape)] = shape
     words[7 : 7 + len(strides)] = strides
     words[11 : 11 + len(box)] = box
+    if pixels:
+        words[1] |= np.uint64(PIXELS)
+        for axis, (lower, upper, step) in enumerate(zip(*pixels, strict=True)):
+            words[13 + axis] = lower & 0xFFFF | (upper & 0xFFFF) << 16 | step << 32
     return words
+
+
+def _within(size: int, most: int) -> bool:
+    return 1 <= size <= most
+
+
+def _refused(rank: int, pixels: Corners) -> bool:
+    """Whether a GPU refuses corners and steps of images."""
+    most, (lower, upper, steps) = CORNERS.get(rank, 0), pixels
+    return (
+        {len(lower), len(upper), len(steps)} != {rank - 2}
+        or any(not -most <= corner < most for corner in (*lower, *upper))
+        or any(not 1 <= step <= MAX_STEP for step in steps)
+    )

@@ -12,6 +12,7 @@ from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.graph.ops.movement import batched, permute, reshape
+from tinygrad_cuda.graph.ops.windows import Columns
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +49,14 @@ def _batch_matmul(size: int, sources: tuple[Node, Node], on: tuple[bool, bool]) 
     return matmul(a if on[0] else batched(a, size), b if on[1] else batched(b, size))
 
 
-def _product(a: Array, b: Array, split: Shape = (), axes: Shape = (), shape: Shape = ()) -> Array:
+def _product(
+    a: Array,
+    b: Array,
+    split: Shape = (),
+    axes: Shape = (),
+    shape: Shape = (),
+    windows: Columns | None = None,
+) -> Array:
     """The product, its elements in another order where a plan wants them so."""
     c = numeric.product(a, b)
     return c.reshape(split).transpose(axes).reshape(shape) if axes else c
@@ -56,7 +64,8 @@ def _product(a: Array, b: Array, split: Shape = (), axes: Shape = (), shape: Sha
 
 # c[.., m, n] = sum over k of a[.., m, k] * b[.., k, n]; batch axes are equal.
 # Within a plan its elements may be stored in another order (rewrite/products.py): seen as `split`
-# axes, those in the order `axes`, and that as `shape`.
+# axes, those in the order `axes`, and that as `shape`. Where b is columns of windows, `windows`
+# says of which.
 matmul: Op = Op(
     "matmul", "contraction", _infer_matmul, numpy=_product, cuda="matmul",
     gradient=(

@@ -6,11 +6,35 @@ Convolution and pooling are built on them; the windows themselves are never stor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.graph.ops.geometry import Geometry
+
+
+class Columns(NamedTuple):
+    """Windows of images with the channels last as a matrix: a column is a window, a row a channel
+    at a tap, ``k = tap C + c``.
+
+    Attributes:
+        taps: of a window along each spatial axis.
+        sizes: windows of an image along each.
+        geometry: how they lie in the images.
+        windows_along_k: whether the matrix is transposed, and the windows follow k.
+    """
+
+    taps: Shape
+    sizes: Shape
+    geometry: Geometry
+    windows_along_k: bool
+
+    @property
+    def repeats(self) -> int:
+        """Windows that read a pixel, about."""
+        return max(1, prod(self.taps) // prod(self.geometry.stride))
 
 
 def padded(x: Node, pads: Sequence[tuple[int, int]], value: Any = 0) -> Node:

@@ -29,6 +29,19 @@ _BREAKS = ((", ", " ? ", " : ", " && ", " || ", " = "), (" + ", " - ", " * ", " 
 MAP_WORDS = 16  # of a tensor map, which lies at a multiple of half its size
 
 
+class PixelBox(NamedTuple):
+    """Pixels of images that a copy takes one after another, a window's tap of each.
+
+    Attributes:
+        lower, upper: first pixel, and last one less that of the image; along each spatial axis.
+        steps: from pixel to pixel.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
 class TensorMap(NamedTuple):
     """What describes a value in memory to TMA: boxes of up to five axes, innermost first.
 
@@ -39,6 +52,8 @@ class TensorMap(NamedTuple):
         strides: bytes from one element to the next, of each axis but the first.
         box: elements of each axis that one copy moves.
         swizzle: bytes of a box's row, whose pieces of 16 bytes are exchanged.
+        pixels: of images with the channels last, of whose channels a copy moves box[0], of box[1]
+            pixels.
     """
 
     node: Node
@@ -47,6 +62,7 @@ class TensorMap(NamedTuple):
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    pixels: PixelBox | None = None
 
 
 class KernelParam(NamedTuple):

@@ -146,6 +146,23 @@ TGC_DEVICE void tgc_tma_load(void* shared, const tgc_tensor_map* map, unsigned l
 #endif
 }
 
+// Pixels of images with the channels last, `at` {channel, column, row, image} the first one: the next
+// ones along rows, columns and images as the map has them, each at the distance {columns, rows} of a
+// window's tap.
+TGC_DEVICE void tgc_tma_load_pixels(void* shared, const tgc_tensor_map* map,
+                                    unsigned long long* barrier, const int (&at)[4],
+                                    const int (&tap)[2]) {
+#ifdef TGC_EMULATOR
+  tgc_emu_tma_load(shared, map, barrier, at, 4, 1u << tgc_emu_rank, tap);
+#else
+  unsigned to = tgc_shared_address(shared), by = tgc_shared_address(barrier);
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};"
+               :: "r"(to), "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(by),
+                  "h"((unsigned short)tap[0]), "h"((unsigned short)tap[1]) : "memory");
+#endif
+}
+
 // To the same offset of all blocks of the cluster whose bits are set; each one's own barrier at the
 // same offset counts its bytes.
 template <int AXES>

@@ -11,6 +11,9 @@
 // Cooperative: both warpgroups share a tile, so its operands serve twice as many outputs.
 // Ping-pong: each has tiles of its own, and multiplies while the other one stores its outputs.
 //
+// Columns of windows come by TMA, too: it walks along the pixels of images with the channels last, and
+// brings zeros for what lies outside. A slot then holds channels of one tap.
+//
 // Bytes: A grid_n times and B grid_m times, most of them from L2; each output once.
 //@ body
 char* const shared_a = smem;
@@ -101,6 +104,16 @@ if (threadIdx.x < 128) {
 for (int box = 0; box < @boxes@; box++) {
   const int at_@side@[@axes@] = {@at@};
   tgc_tma_load(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot, at_@side@);
+}
+//@ load_pixels
+#pragma unroll
+for (int box = 0; box < @boxes@; box++) {
+  const int pixel = @pixel@, column = @column@, tap = column / @channels@;
+  const int at_@side@[4] = {column % @channels@@group@, pixel % @across@ * @step_x@ - @left@,
+                        pixel / @across@ % @down@ * @step_y@ - @top@, pixel / @windows@};
+  const int tap_@side@[2] = {tap % @taps_x@ * @apart_x@, tap / @taps_x@ * @apart_y@};
+  tgc_tma_load_pixels(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot,
+                      at_@side@, tap_@side@);
 }
 //@ turns
 // Turns of the ring that a tile of outputs takes.

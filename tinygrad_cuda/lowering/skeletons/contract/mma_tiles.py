@@ -309,7 +309,8 @@ def clocks(cut: Plan[Any], product: Product, target: Target) -> float:
     outputs = tile.m * tile.n * OUTPUT
     if isinstance(tile, TmaTile):
         time = _tma_clocks(tile, each, steps, work)
-        values = product.m * product.k + product.k * product.n + product.m * product.n
+        columns = product.k * product.n // product.repeats
+        values = product.m * product.k + columns + product.m * product.n
         nbytes = product.batches * values * tile.itemsize
         time = max(time, nbytes / target.traffic) + TMA_START
     else:

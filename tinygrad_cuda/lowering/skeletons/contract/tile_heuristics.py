@@ -131,6 +131,7 @@ class Product(NamedTuple):
         batches, m, n, k: its sizes.
         itemsize: bytes of a value in shared memory.
         streams: neighbouring columns of B are neighbours in memory.
+        repeats: elements of B for each value in memory: of windows, those that read a pixel.
     """
 
     batches: int
@@ -139,6 +140,7 @@ class Product(NamedTuple):
     k: int
     itemsize: int
     streams: bool = False
+    repeats: int = 1
 
 
 @dataclass(frozen=True)

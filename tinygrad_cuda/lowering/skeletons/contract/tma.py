@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops.windows import Columns
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
 from tinygrad_cuda.lowering.codegen.index import AffineLeaf, Index
@@ -33,6 +34,7 @@ from tinygrad_cuda.lowering.skeletons.contract.mma import (
 )
 from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import COPY, SWIZZLE, WARPS, TmaTile
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
+from tinygrad_cuda.lowering.skeletons.contract.tma_pixels import Pixels, load_of, map_of, pixels_of
 
 TMA = "contract_tma.cuh"
 MAX_STRIDE = 1 << 40  # bytes between neighbours of an axis
@@ -92,11 +94,17 @@ def matrix_of(source: Source, reader: Evaluator) -> Matrix | None:
     return Matrix(node, index.constant, along_k, stride, units, apart)
 
 
-def describes(a: Node, b: Node, copied: tuple[bool, bool] = (False, False)) -> bool:
+def describes(
+    a: Node,
+    b: Node,
+    copied: tuple[bool, bool] = (False, False),
+    columns: Columns | None = None,
+) -> bool:
     """Whether TMA has maps of both operands, once they are in memory.
 
     Args:
         copied: which of them is stored along k before.
+        columns: the windows of which B is columns, if it is.
     """
     for source, node, anew in zip(sources_of(a, b), (a, b), copied, strict=True):
         if anew:
@@ -106,8 +114,8 @@ def describes(a: Node, b: Node, copied: tuple[bool, bool] = (False, False)) -> b
             return False
         reader = Evaluator(KernelParams(), {base}, True)
         reader.scopes = [Scope("batch"), Scope("k", source.other)]
-        matrix = matrix_of(source, reader)
-        if matrix is None or matrix.node.dtype is not source.node.dtype:
+        found = matrix_of(source, reader) or pixels_of(source, reader, columns)
+        if found is None or found.node.dtype is not source.node.dtype:
             return False
     return True
 
@@ -125,20 +133,20 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     outer = Scope("batch")
     sources = sources_of(problem.a, problem.b, tile.m, tile.n)
     reader.scopes = [outer, Scope("k", "m", "n")]
-    matrices = [_described(source, reader) for source in sources]
-    maps = [_map(*each, tile) for each in zip(sources, matrices, strict=True)]
-    texts = [reader.index_text(matrix.batch) if matrix.apart else "" for matrix in matrices]
+    columns = problem.node.attributes.get("windows")
+    operands = [_described(source, reader, columns) for source in sources]
+    maps = [_map(*each, tile) for each in zip(sources, operands, strict=True)]
     epilogue = results_text(problem, reader, outer)
     names = params.tensor_maps(maps)
-    a, b = matrices
+    a, b = operands
     holes = sizes_of(problem)
     holes["band"] = min(BAND_ROWS // tile.m, problem.tiles_m)
     holes |= descriptors(tile, not a.along_k, not b.along_k)
     holes |= {"bytes_a": tile.slot(False, tile.m), "bytes_b": tile.slot(False, tile.n)}
     holes |= {"tiles": problem.tiles, "blocks": problem.blocks}
     loads = {
-        f"load_{source.name}": _load(source, matrix, tile, name, text)
-        for source, matrix, name, text in zip(sources, matrices, names, texts, strict=True)
+        f"load_{source.name}": _load(source, operand, tile, name, reader)
+        for source, operand, name in zip(sources, operands, names, strict=True)
     }
     head = fill(MMA, "tile", **holes, block="block")
     body = fill(
@@ -183,14 +191,16 @@ def _roles(tile: TmaTile, holes: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _described(source: Source, reader: Reader) -> Matrix:
-    matrix = matrix_of(source, reader)
-    assert matrix is not None, f"the schedule stores {source.name} otherwise than it was chosen for"
-    return matrix
+def _described(source: Source, reader: Reader, columns: Columns | None) -> Matrix | Pixels:
+    found = matrix_of(source, reader) or pixels_of(source, reader, columns)
+    assert found is not None, f"the schedule stores {source.name} otherwise than it was chosen for"
+    return found
 
 
-def _map(source: Source, matrix: Matrix, tile: TmaTile) -> TensorMap:
+def _map(source: Source, matrix: Matrix | Pixels, tile: TmaTile) -> TensorMap:
     """Boxes of a slot: rows of 128 bytes, of one value of k or of one row or column each."""
+    if isinstance(matrix, Pixels):
+        return map_of(source, matrix, tile)
     itemsize = matrix.node.dtype.itemsize
     shape = [source.k, source.extent] if matrix.along_k else [source.extent, source.k]
     rows = source.tile if matrix.along_k else tile.k
@@ -203,13 +213,15 @@ def _map(source: Source, matrix: Matrix, tile: TmaTile) -> TensorMap:
     return TensorMap(matrix.node, offset, axes, tuple(strides), tuple(box), SWIZZLE)
 
 
-def _load(source: Source, matrix: Matrix, tile: TmaTile, name: str, batch: str) -> str:
+def _load(source: Source, matrix: Matrix | Pixels, tile: TmaTile, name: str, reader: Reader) -> str:
     """The copies of a slot: one, or one for every 64 rows or columns."""
+    if isinstance(matrix, Pixels):
+        return load_of(source, matrix, tile, name)
     first = f"tile_{source.other} * {source.tile}"
     boxes = 1 if matrix.along_k else source.tile // 64
     at = ["k_first", first] if matrix.along_k else [f"{first} + box * 64", "k_first"]
     if matrix.apart:
-        at.append(batch)
+        at.append(reader.index_text(matrix.batch))
     return fill(
         TMA,
         "load",

@@ -15,9 +15,10 @@ from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
-from tinygrad_cuda.graph.ops.windows import padded, windows
+from tinygrad_cuda.graph.ops.windows import Columns, padded, windows
 
 COPY = 16  # bytes
+BOX = 64  # channels of 16 bits that TMA takes at once
 SPEED = 0.65  # share of memory's bytes a clock at which channels are put last
 LAUNCH = 4000  # clocks of a launch that does so
 
@@ -132,7 +133,8 @@ def _weight_gradient(node: Node, layouts: Layouts) -> Node:
     at, (taps, sizes) = geometry_of(node.attributes), _windows(node)
     columns = _columns(node, layouts)
     images, channels = g.shape[:2]
-    if prod(sizes) % _together(node):  # no runs of pixels to copy
+    # Where there are no runs of pixels to copy; and TMA takes matrices, not those of each image.
+    if prod(sizes) % _together(node) or (prod(taps) > 1 and x.shape[1] // at.groups % BOX == 0):
         g = movement.permute(_channels_last(g, layouts), axes=(0, len(sizes) + 1, *_range(sizes)))
     rows = movement.reshape(g, shape=(images, channels, prod(sizes)))
     rows = movement.permute(rows, axes=(1, 0, 2))
@@ -155,6 +157,10 @@ def _range(sizes: Shape) -> range:
 def _product(node: Node, a: Node, b: Node, split: Any, axes: Any) -> Node:
     """The product whose elements, seen as `split` axes in the order `axes`, are the node's."""
     attributes = {"split": split, "axes": axes, "shape": node.shape}
+    taps, sizes = _windows(node)
+    if not _pixels(node):
+        turned = node.op is not convolution
+        attributes["windows"] = Columns(taps, sizes, geometry_of(node.attributes), turned)
     return node_made(
         contraction.matmul, (a, b), attributes, node.outputs, node.device, False, node.site
     )

@@ -1,0 +1,124 @@
+"""Convolutions whose windows TMA reads from images: each tile, pass and geometry beside float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from execution import Batch, device_or_skip
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.dtypes import bfloat16, float16, float32
+from tinygrad_cuda.graph.ops.convolution import (
+    convolution,
+    convolution_input_gradient,
+    convolution_weight_gradient,
+)
+from tinygrad_cuda.lowering import algorithms
+from tinygrad_cuda.lowering.lower import lower
+from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma_pixels
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
+from tinygrad_cuda.lowering.target import Target
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-9}  # of the largest result
+TIERS = ("channels last", "wgmma tma", "wgmma", algorithms.TMA_TF32)
+# N, C, size, O, kernel, stride, pads, dilation, groups
+PROBLEMS = (
+    (3, 64, (7, 11), 72, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (2, 128, (9, 5), 64, (3, 2), (2, 1), ((1, 0), (0, 2)), (1, 2), 1),
+    (2, 64, (13, 9), 64, (2, 5), (3, 2), ((0, 1), (3, 1)), (2, 1), 1),
+    (2, 128, (6, 7), 128, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 2),
+)
+
+
+@pytest.fixture(params=["emu", "cuda"])
+def batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Batch:
+    device = device_or_skip(request.param, request)
+    if registry.get(device).target.architecture != (9, 0):
+        pytest.skip("TMA is of sm_90a")
+    only = tuple(tier for tier in algorithms.TIERS if tier.name in TIERS)
+    monkeypatch.setattr(algorithms, "TIERS", only)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
+    if request.param == "emu":  # images of a test are small, which drivers describe wrongly
+        monkeypatch.setattr(tma_pixels, "LEAST_IMAGES", 0)
+    return Batch(device)
+
+
+class Passes:
+    """Both operands' values, and each pass of a convolution as a node and in float64."""
+
+    def __init__(self, batch: Batch, problem: Any, dtype: Any, images: int = 1) -> None:
+        n, c, self.size, o, self.kernel, stride, pads, dilation, groups = problem
+        self.batch, self.exact, self.dtype = batch, Batch(CPU), dtype
+        self.at = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
+        self.rng = np.random.default_rng(4)
+        self.x = self.operand(n * images, c, *self.size)
+        self.w = self.operand(o, c // groups, *self.kernel)
+        self.y = convolution(self.x[0], self.w[0], **self.at)
+        self.g = self.operand(*self.y.shape)
+
+    def operand(self, *shape: int) -> tuple[Any, Any]:
+        array = self.rng.standard_normal(shape).astype(self.dtype.numpy)
+        return self.batch.input(array), self.exact.input(array.astype(np.float64))
+
+    def want(self, *names: str) -> None:
+        """Passes by name: result, input, weight."""
+        (x, x64), (w, w64), (g, g64) = self.x, self.w, self.g
+        sizes, taps = {"size": self.size, **self.at}, {"kernel": self.kernel, **self.at}
+        made = {
+            "result": lambda x, w, g: convolution(x, w, **self.at),
+            "input": lambda x, w, g: convolution_input_gradient(g, w, **sizes),
+            "weight": lambda x, w, g: convolution_weight_gradient(g, x, **taps),
+        }
+        for name in names:
+            self.batch.want(name, [made[name](x, w, g)])
+            self.exact.want(name, [made[name](x64, w64, g64)])
+
+    def compare(self) -> None:
+        found = self.batch.run()
+        for name, (want,) in self.exact.run().items():
+            error = np.abs(found[name][0].astype(np.float64) - want).max()
+            assert error <= TOLERANCE[self.dtype.name] * np.abs(want).max(), f"{name}: {error}"
+
+    @property
+    def text(self) -> str:
+        return lower(self.batch.program(), Target.h200()).source
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=lambda dtype: dtype.name)
+def test_all_passes(batch: Batch, problem: Any, dtype: Any) -> None:
+    images = 1 if batch.device.kind == "emu" else 64  # so that drivers describe them
+    passes = Passes(batch, problem, dtype, images)
+    passes.want("result", "input", "weight")
+    assert passes.text.count("tgc_tma_load_pixels(") >= 2  # its definition, and a kernel's
+    passes.compare()
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("number", range(len(mma_tiles.TMA_TILES)))
+def test_every_tile(
+    batch: Batch, number: int, slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tile = mma_tiles.TMA_TILES[number]
+
+    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+        return split_k(tile, product.k, slices)
+
+    monkeypatch.setattr(mma_tiles, "plan", plan)
+    monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
+    passes = Passes(batch, PROBLEMS[0], bfloat16, 1 if batch.device.kind == "emu" else 64)
+    passes.want("result", "weight")
+    assert passes.text.count("tgc_tma_load_pixels(") == 3
+    passes.compare()
+
+
+def test_tf32(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")
+    passes = Passes(batch, PROBLEMS[1], float32, 1 if batch.device.kind == "emu" else 64)
+    passes.want("result")
+    assert passes.text.count("tgc_tma_load_pixels(") == 2
+    passes.compare()

@@ -1,0 +1,145 @@
+"""Columns of windows that TMA reads from images with the channels last, pixel after pixel."""
+
+from __future__ import annotations
+
+import random
+from math import prod
+from typing import NamedTuple
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops.windows import Columns
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.expression import Evaluator
+from tinygrad_cuda.lowering.codegen.skeleton import PixelBox, TensorMap, fill
+from tinygrad_cuda.lowering.skeletons.contract.loads import Source, zero_outside
+from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import SWIZZLE, TmaTile
+
+TMA = "contract_tma.cuh"
+LEAST_IMAGES = 1 << 17  # bytes: drivers up to 13.1 describe smaller images wrongly
+MAX_STEP = 8  # from pixel to pixel
+MAX_CORNER = 1 << 7  # pixels from an image's corner, and a tap's distance
+SAMPLES = 64  # elements whose positions are compared
+
+
+class Pixels(NamedTuple):
+    """B as it lies in memory: images with the channels last.
+
+    Attributes:
+        node: the images.
+        channels: of a group.
+        columns: which windows.
+    """
+
+    node: Node
+    channels: int
+    columns: Columns
+
+    @property
+    def along_k(self) -> bool:
+        """Whether neighbouring values of k are neighbours in memory."""
+        return not self.columns.windows_along_k
+
+
+def pixels_of(source: Source, reader: Evaluator, columns: Columns | None) -> Pixels | None:
+    """The images of which an operand is columns of windows; None where TMA has no map of them."""
+    if columns is None or source.name != "b" or len(columns.taps) != 2:
+        return None
+    k, other = ix.variable("k", source.k), ix.variable(source.other, source.extent)
+    at = source.at(ix.variable("batch", source.batches), other, k)
+    node, inner, guard = zero_outside(reader, source.node, at)
+    if node not in reader.memory or node.dtype is not source.node.dtype or len(node.shape) != 4:
+        return None
+    pixels = Pixels(node, node.shape[3] // source.batches, columns)
+    itemsize, geometry = node.dtype.itemsize, columns.geometry
+    box = _box(columns)
+    far = max(d * (k - 1) for d, k in zip(geometry.dilation, columns.taps, strict=True))
+    if pixels.channels % (SWIZZLE // itemsize) or prod(node.shape) * itemsize < LEAST_IMAGES:
+        return None
+    if max(map(abs, (*box.lower, *box.upper, far))) >= MAX_CORNER or max(box.steps) > MAX_STEP:
+        return None
+    draw = random.Random(0)
+    for _ in range(SAMPLES):
+        values = {
+            name: draw.choice((0, size - 1, draw.randrange(size)))
+            for name, size in (("k", source.k), (source.other, source.extent))
+        }
+        values["batch"] = draw.randrange(source.batches)
+        position = _position(pixels, values, source.other)
+        inside = all(condition.evaluate(values) for condition in guard)
+        if inside != (position is not None):
+            return None
+        if position is not None and ix.flatten(inner, node.shape).evaluate(values) != position:
+            return None
+    return pixels
+
+
+def _position(pixels: Pixels, values: dict[str, int], other: str) -> int | None:
+    """The position in memory of an element of the columns; None of zeros."""
+    (taps, sizes, at, along_k), (_, height, width, channels) = pixels.columns, pixels.node.shape
+    window, row = (values["k"], values[other]) if along_k else (values[other], values["k"])
+    tap, channel = divmod(row, pixels.channels)
+    image, pixel = divmod(window, prod(sizes))
+    places = [
+        i * s + u * d - before
+        for i, u, s, d, (before, _) in zip(
+            divmod(pixel, sizes[1]), divmod(tap, taps[1]), at.stride, at.dilation, at.padding,
+            strict=True,
+        )
+    ]  # fmt: skip
+    if not all(0 <= n < size for n, size in zip(places, (height, width), strict=True)):
+        return None
+    y, x = places
+    return ((image * height + y) * width + x) * channels + (
+        values["batch"] * pixels.channels + channel
+    )
+
+
+def _box(columns: Columns) -> PixelBox:
+    """The first taps of all windows of an image; columns before rows."""
+    at = columns.geometry
+    last = [
+        after - d * (k - 1)
+        for k, d, (_, after) in zip(columns.taps, at.dilation, at.padding, strict=True)
+    ]
+    first = [-before for before, _ in at.padding]
+    return PixelBox(tuple(first[::-1]), tuple(last[::-1]), at.stride[::-1])
+
+
+def map_of(source: Source, pixels: Pixels, tile: TmaTile) -> TensorMap:
+    """Of channels of one tap, of as many pixels as a slot has rows of them."""
+    images, height, width, channels = pixels.node.shape
+    itemsize = pixels.node.dtype.itemsize
+    strides = tuple(n * channels * itemsize for n in (1, width, height * width))
+    box = (SWIZZLE // itemsize, source.tile if pixels.along_k else tile.k)
+    shape = (channels, width, height, images)
+    return TensorMap(pixels.node, 0, shape, strides, box, SWIZZLE, _box(pixels.columns))
+
+
+def load_of(source: Source, pixels: Pixels, tile: TmaTile, name: str) -> str:
+    """The copies of a slot: one, or one for every 64 columns."""
+    taps, sizes, at, _ = pixels.columns
+    first = f"tile_{source.other} * {source.tile}"
+    (top, _), (left, _) = at.padding
+    return fill(
+        TMA,
+        "load_pixels",
+        boxes=1 if pixels.along_k else source.tile // 64,
+        pixel=first if pixels.along_k else "k_first",
+        column="k_first" if pixels.along_k else f"{first} + box * 64",
+        channels=pixels.channels,
+        group=f" + batch * {pixels.channels}" if source.batches > 1 else "",
+        across=sizes[1],
+        down=sizes[0],
+        windows=prod(sizes),
+        step_x=at.stride[1],
+        step_y=at.stride[0],
+        left=left,
+        top=top,
+        taps_x=taps[1],
+        apart_x=at.dilation[1],
+        apart_y=at.dilation[0],
+        side=source.name,
+        bytes=tile.slot(False, source.tile),
+        block_bytes=tile.block_bytes,
+        map=name,
+    )
