@@ -16,10 +16,12 @@ from tinygrad_cuda.graph.ops.convolution import (
     convolution_input_gradient,
     convolution_weight_gradient,
 )
+from tinygrad_cuda.graph.ops.windows import Columns
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma_pixels
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
+from tinygrad_cuda.lowering.skeletons.conv import channels_last
 from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -121,4 +123,20 @@ def test_tf32(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = Passes(batch, PROBLEMS[1], float32, 1 if batch.device.kind == "emu" else 64)
     passes.want("result")
     assert passes.text.count("tgc_tma_load_pixels(") == 2
+    passes.compare()
+
+
+@pytest.mark.parametrize("change", [{"padding": ((0, 1), (1, 1))}, {"stride": (1, 2)}])
+def test_columns_of_other_windows_are_not_believed(
+    batch: Batch, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where positions differ from what the operand says of itself, masks read it."""
+
+    def wrong(taps: Any, sizes: Any, at: Any, turned: bool) -> Columns:
+        return Columns(taps, sizes, at._replace(**change), turned)
+
+    monkeypatch.setattr(channels_last, "Columns", wrong)
+    passes = Passes(batch, PROBLEMS[0], bfloat16)
+    passes.want("result", "weight")
+    assert passes.text.count("tgc_tma_load_pixels(") == 1  # its definition
     passes.compare()

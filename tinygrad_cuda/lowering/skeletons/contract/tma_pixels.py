@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.windows import Columns
@@ -18,7 +19,9 @@ TMA = "contract_tma.cuh"
 LEAST_IMAGES = 1 << 17  # bytes: drivers up to 13.1 describe smaller images wrongly
 MAX_STEP = 8  # from pixel to pixel
 MAX_CORNER = 1 << 7  # pixels from an image's corner, and a tap's distance
-SAMPLES = 64  # elements whose positions are compared
+SAMPLES = 256  # elements whose positions are compared
+
+Array = np.ndarray[Any, Any]
 
 
 class Pixels(NamedTuple):
@@ -57,41 +60,38 @@ def pixels_of(source: Source, reader: Evaluator, columns: Columns | None) -> Pix
         return None
     if max(map(abs, (*box.lower, *box.upper, far))) >= MAX_CORNER or max(box.steps) > MAX_STEP:
         return None
-    draw = random.Random(0)
-    for _ in range(SAMPLES):
-        values = {
-            name: draw.choice((0, size - 1, draw.randrange(size)))
-            for name, size in (("k", source.k), (source.other, source.extent))
-        }
-        values["batch"] = draw.randrange(source.batches)
-        position = _position(pixels, values, source.other)
-        inside = all(condition.evaluate(values) for condition in guard)
-        if inside != (position is not None):
-            return None
-        if position is not None and ix.flatten(inner, node.shape).evaluate(values) != position:
-            return None
-    return pixels
+    values, inside, position = _sampled(pixels, source)
+    held = np.broadcast_to(True, inside.shape)
+    for condition in guard:
+        held = held & condition.evaluate(values)
+    found = ix.flatten(inner, node.shape).evaluate(values)
+    right = (held == inside) & (~inside | (found == position))
+    return pixels if np.all(right) else None
 
 
-def _position(pixels: Pixels, values: dict[str, int], other: str) -> int | None:
-    """The position in memory of an element of the columns; None of zeros."""
-    (taps, sizes, at, along_k), (_, height, width, channels) = pixels.columns, pixels.node.shape
-    window, row = (values["k"], values[other]) if along_k else (values[other], values["k"])
-    tap, channel = divmod(row, pixels.channels)
-    image, pixel = divmod(window, prod(sizes))
-    places = [
-        i * s + u * d - before
-        for i, u, s, d, (before, _) in zip(
-            divmod(pixel, sizes[1]), divmod(tap, taps[1]), at.stride, at.dilation, at.padding,
-            strict=True,
-        )
-    ]  # fmt: skip
-    if not all(0 <= n < size for n, size in zip(places, (height, width), strict=True)):
-        return None
-    y, x = places
-    return ((image * height + y) * width + x) * channels + (
-        values["batch"] * pixels.channels + channel
-    )
+def _sampled(pixels: Pixels, source: Source) -> tuple[dict[str, Array], Array, Array]:
+    """(values, inside, position): elements of the columns, first and last ones among them, whether
+    they are of an image, and where they are in memory then."""
+    draw = np.random.default_rng(0)
+    sizes = {"k": source.k, source.other: source.extent, "batch": source.batches}
+    values = {name: draw.integers(0, size, SAMPLES) for name, size in sizes.items()}
+    for number, (name, size) in enumerate(sizes.items()):
+        values[name][number : SAMPLES // 4 : 3] = 0
+        values[name][number + 1 : SAMPLES // 4 : 3] = size - 1
+    (taps, (down, across), at, along_k), images = pixels.columns, pixels.node.shape
+    window, row = (values["k"], values[source.other])[:: 1 if along_k else -1]
+    tap, channel = np.divmod(row, pixels.channels)
+    image, pixel = np.divmod(window, down * across)
+    inside, position = np.ones(SAMPLES, bool), image
+    for i, u, s, d, (before, _), size in zip(
+        np.divmod(pixel, across), np.divmod(tap, taps[1]), at.stride, at.dilation, at.padding,
+        images[1:3], strict=True,
+    ):  # fmt: skip
+        place = i * s + u * d - before
+        inside = inside & (place >= 0) & (place < size)
+        position = position * size + place
+    channel = values["batch"] * pixels.channels + channel
+    return values, inside, position * images[3] + channel
 
 
 def _box(columns: Columns) -> PixelBox:
