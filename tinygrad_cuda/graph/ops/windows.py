@@ -31,6 +31,14 @@ class Columns(NamedTuple):
     geometry: Geometry
     windows_along_k: bool
 
+    def as_images(self) -> Columns:
+        """The same windows, of lines as images of one row."""
+        if len(self.taps) != 1:
+            return self
+        at = self.geometry
+        wide = Geometry((1, *at.stride), ((0, 0), *at.padding), (1, *at.dilation), at.groups)
+        return Columns((1, *self.taps), (1, *self.sizes), wide, self.windows_along_k)
+
     @property
     def repeats(self) -> int:
         """Windows that read a pixel, about."""

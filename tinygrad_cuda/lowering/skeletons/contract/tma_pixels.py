@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.windows import Columns
 from tinygrad_cuda.lowering.codegen import index as ix
@@ -29,11 +30,13 @@ class Pixels(NamedTuple):
 
     Attributes:
         node: the images.
+        shape: images, rows, columns, channels.
         channels: of a group.
         columns: which windows.
     """
 
     node: Node
+    shape: Shape
     channels: int
     columns: Columns
 
@@ -45,14 +48,19 @@ class Pixels(NamedTuple):
 
 def pixels_of(source: Source, reader: Evaluator, columns: Columns | None) -> Pixels | None:
     """The images of which an operand is columns of windows; None where TMA has no map of them."""
-    if columns is None or source.name != "b" or len(columns.taps) != 2:
+    if columns is None or source.name != "b" or len(columns.taps) > 2:
         return None
     k, other = ix.variable("k", source.k), ix.variable(source.other, source.extent)
     at = source.at(ix.variable("batch", source.batches), other, k)
     node, inner, guard = zero_outside(reader, source.node, at)
-    if node not in reader.memory or node.dtype is not source.node.dtype or len(node.shape) != 4:
+    rank = len(columns.taps)
+    if node not in reader.memory or node.dtype is not source.node.dtype:
         return None
-    pixels = Pixels(node, node.shape[3] // source.batches, columns)
+    if len(node.shape) != rank + 2:
+        return None
+    columns = columns.as_images()
+    shape = (node.shape[0], *(1,) * (2 - rank), *node.shape[1:])
+    pixels = Pixels(node, shape, shape[3] // source.batches, columns)
     itemsize, geometry = node.dtype.itemsize, columns.geometry
     box = _box(columns)
     far = max(d * (k - 1) for d, k in zip(geometry.dilation, columns.taps, strict=True))
@@ -78,7 +86,7 @@ def _sampled(pixels: Pixels, source: Source) -> tuple[dict[str, Array], Array, A
     for number, (name, size) in enumerate(sizes.items()):
         values[name][number : SAMPLES // 4 : 3] = 0
         values[name][number + 1 : SAMPLES // 4 : 3] = size - 1
-    (taps, (down, across), at, along_k), images = pixels.columns, pixels.node.shape
+    (taps, (down, across), at, along_k), images = pixels.columns, pixels.shape
     window, row = (values["k"], values[source.other])[:: 1 if along_k else -1]
     tap, channel = np.divmod(row, pixels.channels)
     image, pixel = np.divmod(window, down * across)
@@ -107,7 +115,7 @@ def _box(columns: Columns) -> PixelBox:
 
 def map_of(source: Source, pixels: Pixels, tile: TmaTile) -> TensorMap:
     """Of channels of one tap, of as many pixels as a slot has rows of them."""
-    images, height, width, channels = pixels.node.shape
+    images, height, width, channels = pixels.shape
     itemsize = pixels.node.dtype.itemsize
     strides = tuple(n * channels * itemsize for n in (1, width, height * width))
     box = (SWIZZLE // itemsize, source.tile if pixels.along_k else tile.k)
