@@ -13,6 +13,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import driver as runtime
+from tinygrad_cuda.backend.cuda.graphs import dependent_launches
 from tinygrad_cuda.backend.cuda.graphs.dependent_launches import DependentLaunches
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
@@ -25,9 +26,14 @@ from tinygrad_cuda.nn import functional as F
 
 SIZES = (40, 32, 10)
 BATCH = 16
+# A pretended GPU is a thousand times slower: fewer steps, and fewer bytes are many for a launch.
+STEPS, WIDTH, TURNS = (100, 4096, 12) if runtime.available() else (6, 128, 4)
+LONG = dependent_launches.LONG if runtime.available() else 1 << 10
 
 # What a pretended GPU can run in a few seconds.
 PRETENDED = (
+    "test_steps_have_the_same_bits",
+    "test_few_long_launches_are_started_by_themselves",
     "test_fresh_batches_update_their_readers_alone",
     "test_changed_inputs_and_numbers",
     "test_outputs_of_earlier_runs_keep_their_values",
@@ -50,6 +56,13 @@ def on_the_gpu(some_gpu: str) -> Iterator[None]:
 @pytest.fixture
 def gpu() -> runtime.DeviceHandle:
     return runtime.device(0)
+
+
+@pytest.fixture
+def long_launches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # `singly` undoes all of the other one
+        patch.setattr(dependent_launches, "LONG", LONG)
+        yield
 
 
 @pytest.fixture
@@ -111,12 +124,12 @@ def trained(steps: int, kind: str) -> tuple[list[bytes], list[bytes]]:
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
-def test_a_hundred_steps_have_the_same_bits(kind: str, singly: Any) -> None:
-    found = trained(100, kind)
+def test_steps_have_the_same_bits(kind: str, singly: Any) -> None:
+    found = trained(STEPS, kind)
     assert settings.slow or replays()
     plans.clear()
     singly(True)
-    assert trained(100, kind) == found
+    assert trained(STEPS, kind) == found
     assert not replays()
 
 
@@ -314,15 +327,16 @@ def test_debug_1_counts_updates(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1].endswith(", 0 updated")
 
 
+@pytest.mark.usefixtures("long_launches")
 def test_few_long_launches_are_started_by_themselves(
     gpu: runtime.DeviceHandle, singly: Any
 ) -> None:
     """They wait for each other, and for those of the plan before, as in a graph."""
-    start = np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32)
+    start = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
 
     def turns() -> Any:
         x = tc.tensor(start)
-        for _ in range(12):
+        for _ in range(TURNS):
             x = (x - x.mean(0)) * 1.5 + x.softmax(1)
             realize_all()
         return x.numpy()
