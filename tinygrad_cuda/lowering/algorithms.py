@@ -198,7 +198,10 @@ def _tma(problem: Problem) -> Candidate | str:
     columns = problem.node.attributes.get("windows")
     if problem.flops < WORTH_A_COPY or not tma.describes(problem.a, problem.b, columns=columns):
         return "an operand is no matrix in memory"
-    cut = mma_tiles.plan(problem.product, target, mma_tiles.TMA_TILES)
+    # A slot takes four boxes of windows along k: longer rings keep more of them in flight.
+    ping_pong = columns is not None and columns.windows_along_k
+    tiles = mma_tiles.TMA_PING_PONG if ping_pong else mma_tiles.TMA_TILES
+    cut = mma_tiles.plan(problem.product, target, tiles)
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
 
 

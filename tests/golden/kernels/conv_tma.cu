@@ -1,50 +1,21 @@
-// transposing map over 73728 elements, 2 x 16 x 64 a block: contiguous.
+// map over 73728 elements, 8 a thread: contiguous.
 // Stores contiguous (128, 3, 3, 64) bfloat16.
-// Grid 64 x 256 threads, 294912 bytes moved at least.
-TGC_STAGE(map_contiguous_b2f3bd40b0,
-  tgc_bfloat16* out0;
+// Grid 36 x 256 threads, 294912 bytes moved at least.
+TGC_STAGE(map_contiguous_66b86f6ea9,
   const tgc_bfloat16* in0;
+  tgc_bfloat16* out0;
 ) {
-  tgc_bfloat16* const tile0 = reinterpret_cast<tgc_bfloat16*>(smem);
-  tgc_vector<tgc_bfloat16, 8> tile0_held;
-  {
-    const int item = threadIdx.x;
-    const int plane = virtual_block * 2 + item / 72;
-    const int vector = item % 72;
-    if (item < 144) {
-      tile0_held = tgc_load_vector<8>(p.in0, plane * 576 + vector * 8);
-    }
-  }
-  {
-    const int item = threadIdx.x;
-    if (item < 144) {
+  const int item = virtual_block * 256 + threadIdx.x;
+  if (item >= 9216) return;
+  float out0x8[8];
 #pragma unroll
-      for (int v = 0; v < 8; v++) {
-        const int element = item * 8 + v;
-        const int start = element / 9 * 16 + element % 9;
-        tile0[start ^ start / 128 % 8 * 8] = tile0_held.at[v];
-      }
-    }
+  for (int v = 0; v < 8; v++) {
+    const float in0 = tgc_load(p.in0, item / 9 * 72 + v * 9 + item % 9);
+    const float contiguous0 = in0;
+    out0x8[v] = contiguous0;
   }
-  __syncthreads();
-  {
-    const int item = threadIdx.x;
-    const int plane = virtual_block * 2 + item / 128;
-    const int along_in = item / 8 % 16;
-    const int vector = item % 8;
-    const int start = item / 128 * 1024 + item % 8 * 128 + item / 8 % 16;
-    const int column = item % 8;
-    if (along_in < 9) {
-      float out0x8[8];
-#pragma unroll
-      for (int v = 0; v < 8; v++) {
-        const float crossed0 = tgc_to_compute(tile0[(start + v * 16) ^ column * 8]);
-        const float contiguous0 = crossed0;
-        out0x8[v] = contiguous0;
-      }
-      tgc_store_vector(p.out0, plane * 576 + along_in * 64 + vector * 8, tgc_rounded<tgc_bfloat16>(out0x8));
-    }
-  }
+  tgc_store_vector(p.out0, item / 72 * 576 + item % 9 * 64 + item / 9 % 8 * 8,
+      tgc_rounded<tgc_bfloat16>(out0x8));
 }
 
 // transposing map over 4194304 elements, 64 x 64 a block: contiguous.
@@ -136,7 +107,7 @@ TGC_STAGE(map_contiguous_5e952ab017,
 // contract 1 x 128 x 16384 x 576 by wgmma, tiles of 128 x 128 x 64, split-K 1, 2415919104 FLOPs: matmul.
 // Stores matmul (64, 128, 16, 16) bfloat16.
 // Grid 128 x 256 threads, 12730368 bytes moved at least.
-TGC_STAGE(contract_matmul_c0e9014144,
+TGC_STAGE(contract_matmul_9896539ba9,
   tgc_tensor_map map_in0;
   tgc_tensor_map map_in1;
   tgc_bfloat16* out0;
@@ -157,7 +128,8 @@ TGC_STAGE(contract_matmul_c0e9014144,
   __syncthreads();
   if (threadIdx.x < 128) {
     tgc_registers_give<40>();
-    if (threadIdx.x == 0) {
+    const int producer = threadIdx.x / 32;  // of the boxes with this number modulo all producers
+    if (threadIdx.x % 32 == 0 && producer < 2) {
       tgc_tma_prefetch(&p.map_in0);
       tgc_tma_prefetch(&p.map_in1);
       int slot = 0;
@@ -176,15 +148,19 @@ TGC_STAGE(contract_matmul_c0e9014144,
 #pragma unroll 1
         for (int k_first = k_begin; k_first < k_last; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
-          tgc_barrier_expect(full + slot, 32768);
-          const int at_a[2] = {k_first, tile_m * 128};
-          tgc_tma_load(shared_a + slot * 16384, &p.map_in0, full + slot, at_a);
-          const int pixel = tile_n * 128, column = k_first, tap = column / 64;
-          const int at_b[4] = {column % 64, pixel % 16 * 2 - 1,
-                                pixel / 16 % 16 * 2 - 1, pixel / 256};
-          const int tap_b[2] = {tap % 3, tap / 3};
-          tgc_tma_load_pixels(shared_b + slot * 16384, &p.map_in1, full + slot,
-                              at_b, tap_b);
+          if (producer == 0) tgc_barrier_expect(full + slot, 32768);
+          if (producer == 0) {
+            const int at[2] = {k_first, tile_m * 128};
+            tgc_tma_load(shared_a + slot * 16384, &p.map_in0, full + slot, at);
+          }
+          if (producer == 1) {
+            const int pixel = tile_n * 128, column = k_first, tap = column / 64;
+            const int at[4] = {column % 64, pixel % 16 * 2 - 1,
+                               pixel / 16 % 16 * 2 - 1, pixel / 256};
+            const int taps[2] = {tap % 3, tap / 3};
+            tgc_tma_load_pixels(shared_b + slot * 16384, &p.map_in1, full + slot,
+                                at, taps);
+          }
           slot++;
           if (slot == 6) {
             slot = 0;
@@ -317,7 +293,7 @@ TGC_STAGE(contract_matmul_c0e9014144,
 // contract 1 x 128 x 576 x 16384 by wgmma, tiles of 128 x 64 x 64, split-K 14, 2415919104 FLOPs: matmul.
 // Stores matmul (128, 64, 3, 3) bfloat16.
 // Grid 126 x 256 threads, 16711680 bytes moved at least.
-TGC_STAGE(contract_matmul_slices_f7aabfd86a,
+TGC_STAGE(contract_matmul_slices_da7e6b1547,
   tgc_tensor_map map_in0;
   tgc_tensor_map map_in1;
   float* partial0;
@@ -338,7 +314,8 @@ TGC_STAGE(contract_matmul_slices_f7aabfd86a,
   __syncthreads();
   if (threadIdx.x < 128) {
     tgc_registers_give<40>();
-    if (threadIdx.x == 0) {
+    const int producer = threadIdx.x / 32;  // of the boxes with this number modulo all producers
+    if (threadIdx.x % 32 == 0 && producer < 3) {
       tgc_tma_prefetch(&p.map_in0);
       tgc_tma_prefetch(&p.map_in1);
       int slot = 0;
@@ -357,18 +334,22 @@ TGC_STAGE(contract_matmul_slices_f7aabfd86a,
 #pragma unroll 1
         for (int k_first = k_begin; k_first < k_last; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
-          tgc_barrier_expect(full + slot, 24576);
+          if (producer == 0) tgc_barrier_expect(full + slot, 24576);
 #pragma unroll
           for (int box = 0; box < 2; box++) {
-            const int at_a[2] = {tile_m * 128 + box * 64, k_first};
-            tgc_tma_load(shared_a + slot * 16384 + box * 8192, &p.map_in0, full + slot, at_a);
+            if (producer == box % 3) {
+              const int at[2] = {tile_m * 128 + box * 64, k_first};
+              tgc_tma_load(shared_a + slot * 16384 + box * 8192, &p.map_in0, full + slot, at);
+            }
           }
-          const int pixel = k_first, column = tile_n * 64, tap = column / 64;
-          const int at_b[4] = {column % 64, pixel % 16 * 2 - 1,
-                                pixel / 16 % 16 * 2 - 1, pixel / 256};
-          const int tap_b[2] = {tap % 3, tap / 3};
-          tgc_tma_load_pixels(shared_b + slot * 8192, &p.map_in1, full + slot,
-                              at_b, tap_b);
+          if (producer == 2) {
+            const int pixel = k_first, column = tile_n * 64, tap = column / 64;
+            const int at[4] = {column % 64, pixel % 16 * 2 - 1,
+                               pixel / 16 % 16 * 2 - 1, pixel / 256};
+            const int taps[2] = {tap % 3, tap / 3};
+            tgc_tma_load_pixels(shared_b + slot * 8192, &p.map_in1, full + slot,
+                                at, taps);
+          }
           slot++;
           if (slot == 6) {
             slot = 0;

@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_d8b92325bb,
+TGC_STAGE(contract_matmul_add_maximum_67189531bc,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -251,7 +251,7 @@ TGC_STAGE(contract_matmul_add_maximum_d8b92325bb,
 #pragma unroll
           for (int v = 0; v < 4; v++)
             if (!tgc_isfinite(totals[v])) totals[v] = exact(m, strip * 4 + v);
-          const tgc_vector<float, 4> in2x4 = tgc_load_vector<4>(p.in2, strip * 4);
+          const tgc_vector<float, 4> in2x4 = tgc_load_vector_ahead<4>(p.in2, strip * 4);
           tgc_vector<float, 4> out0x4;
 #pragma unroll
           for (int v = 0; v < 4; v++) {

@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (4096, 4096) bfloat16.
 // Grid 132 x 256 threads, 100671488 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_4cc521bd26,
+TGC_STAGE(contract_matmul_add_maximum_8ac3eab0ba,
   tgc_tensor_map map_in1;
   tgc_tensor_map map_in2;
   const tgc_bfloat16* in0;
@@ -24,7 +24,8 @@ TGC_STAGE(contract_matmul_add_maximum_4cc521bd26,
   __syncthreads();
   if (threadIdx.x < 128) {
     tgc_registers_give<40>();
-    if (threadIdx.x == 0) {
+    const int producer = threadIdx.x / 32;  // of the boxes with this number modulo all producers
+    if (threadIdx.x % 32 == 0 && producer < 2) {
       tgc_tma_prefetch(&p.map_in1);
       tgc_tma_prefetch(&p.map_in2);
       int slot = 0;
@@ -43,11 +44,15 @@ TGC_STAGE(contract_matmul_add_maximum_4cc521bd26,
 #pragma unroll 1
         for (int k_first = k_begin; k_first < k_last; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
-          tgc_barrier_expect(full + slot, 49152);
-          const int at_a[2] = {k_first, tile_m * 128};
-          tgc_tma_load(shared_a + slot * 16384, &p.map_in1, full + slot, at_a);
-          const int at_b[2] = {k_first, tile_n * 256};
-          tgc_tma_load(shared_b + slot * 32768, &p.map_in2, full + slot, at_b);
+          if (producer == 0) tgc_barrier_expect(full + slot, 49152);
+          if (producer == 0) {
+            const int at[2] = {k_first, tile_m * 128};
+            tgc_tma_load(shared_a + slot * 16384, &p.map_in1, full + slot, at);
+          }
+          if (producer == 1) {
+            const int at[2] = {k_first, tile_n * 256};
+            tgc_tma_load(shared_b + slot * 32768, &p.map_in2, full + slot, at);
+          }
           slot++;
           if (slot == 4) {
             slot = 0;
@@ -143,7 +148,7 @@ TGC_STAGE(contract_matmul_add_maximum_4cc521bd26,
 #pragma unroll
               for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
             }
-            const tgc_vector<tgc_bfloat16, 8> in0x8 = tgc_load_vector<8>(p.in0, strip * 8);
+            const tgc_vector<tgc_bfloat16, 8> in0x8 = tgc_load_vector_ahead<8>(p.in0, strip * 8);
             float out0x8[8];
 #pragma unroll
             for (int v = 0; v < 8; v++) {

@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (1536, 1024) bfloat16.
 // Grid 96 x 256 threads, 5769216 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_8ff7eb6267,
+TGC_STAGE(contract_matmul_add_maximum_5fb51b7428,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -177,7 +177,7 @@ TGC_STAGE(contract_matmul_add_maximum_8ff7eb6267,
 #pragma unroll
             for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
           }
-          const tgc_vector<tgc_bfloat16, 8> in2x8 = tgc_load_vector<8>(p.in2, strip * 8);
+          const tgc_vector<tgc_bfloat16, 8> in2x8 = tgc_load_vector_ahead<8>(p.in2, strip * 8);
           float out0x8[8];
 #pragma unroll
           for (int v = 0; v < 8; v++) {

@@ -25,6 +25,7 @@ from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_valu
 from tinygrad_cuda.lowering.schedule.narrowing import is_power_below_one
 
 EARLY = 48  # registers of a thread for operands that are loaded before the first loop needs them
+VECTOR = 16  # bytes of a load at most
 DEAR = 8  # cost from which a value is held for later phases instead of being made again
 _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
 _INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:LL)?\)?")  # as `literal` writes it
@@ -107,6 +108,7 @@ class Evaluator:
         self.stored: set[Node] = set()
         self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
+        self.ahead: set[Node] = set()  # operands whose loads may move across stores
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
 
@@ -299,8 +301,10 @@ class Evaluator:
         lane = self.lane
         if lane is None or lane.width == 1 or depth != len(self.scopes) - 1:
             return None
-        if lane.width * node.dtype.itemsize > 16:
+        nbytes = lane.width * node.dtype.itemsize
+        if nbytes > (2 * VECTOR if node in self.ahead else VECTOR):
             return None
+        both = nbytes > VECTOR  # two loads
         split = ix.split_lane(index, lane.variable)
         if split is None or split[0] != 1 or not ix.divisible(split[1], lane.width):
             return None
@@ -310,7 +314,7 @@ class Evaluator:
         outer = self._depth((rest,), guard)
         if outer >= depth:
             return None
-        vector = f"tgc_vector<{node.dtype.c}, {lane.width}>"
+        vector = f"{'tgc_two_vectors' if both else 'tgc_vector'}<{node.dtype.c}, {lane.width}>"
         key = ("vector", node, rest, guard)
         memo = self.scopes[outer].memo
         if key not in memo and self.held is not None and key in self.held.names:
@@ -322,6 +326,8 @@ class Evaluator:
                 text = self.nearer.vector(node, key, lane.width, place, names)
             else:
                 load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
+                load += "_ahead" * (node in self.ahead)
+                load = "tgc_load_two_ahead" if both else load
                 text = f"{load}<{lane.width}>({self.words.read(node)}, {place})"
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"

@@ -1,11 +1,11 @@
 // contract_tma: C[m, n] = epilogue(sum over k of A(m, k) * B(k, n)) on the matrix units of sm_90a:
 // wgmma of operands that TMA brings, sums in float32.
 // As many blocks as there are multiprocessors compute tiles of tile_m x tile_n outputs, one after
-// another. One thread of the first warpgroup, the producer, copies boxes of 64 values of k (32 of
-// tf32) into a ring of `stages` slots; two warpgroups multiply. An mbarrier of a slot counts the
-// bytes that have come, another one the warps that have read them:
+// another. Warps of the first warpgroup, the producers, copy boxes of 64 values of k (32 of tf32) into
+// a ring of `stages` slots, by one thread each; two warpgroups multiply. An mbarrier of a slot counts
+// the bytes that have come, another one the warps that have read them:
 //
-//   producer   wait empty[s] | expect bytes, copy A and B to slot s | s + 1 ...
+//   producers  wait empty[s] | expect bytes, copy A and B to slot s | s + 1 ...
 //   consumers  wait full[s] | products of s begin | products of s - 1 complete: arrive empty[s - 1]
 //
 // Cooperative: both warpgroups share a tile, so its operands serve twice as many outputs.
@@ -30,7 +30,8 @@ if (threadIdx.x == 0) {
 __syncthreads();
 if (threadIdx.x < 128) {
   tgc_registers_give<@few@>();
-  if (threadIdx.x == 0) {
+  const int producer = threadIdx.x / 32;  // of the boxes with this number modulo all producers
+  if (threadIdx.x % 32 == 0 && producer < @producers@) {
     tgc_tma_prefetch(&@map_a@);
     tgc_tma_prefetch(&@map_b@);
     int slot = 0;
@@ -41,7 +42,7 @@ if (threadIdx.x < 128) {
 #pragma unroll 1
       for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
         tgc_barrier_wait(empty + slot, parity);
-        tgc_barrier_expect(full + slot, @bytes_a@ + @bytes_b@);
+        if (producer == 0) tgc_barrier_expect(full + slot, @bytes_a@ + @bytes_b@);
         @load_a@
         @load_b@
         slot++;
@@ -102,18 +103,22 @@ if (threadIdx.x < 128) {
 //@ load
 #pragma unroll
 for (int box = 0; box < @boxes@; box++) {
-  const int at_@side@[@axes@] = {@at@};
-  tgc_tma_load(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot, at_@side@);
+  if (producer == @owner@) {
+    const int at[@axes@] = {@at@};
+    tgc_tma_load(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot, at);
+  }
 }
 //@ load_pixels
 #pragma unroll
 for (int box = 0; box < @boxes@; box++) {
-  const int pixel = @pixel@, column = @column@, tap = column / @channels@;
-  const int at_@side@[4] = {column % @channels@@group@, pixel % @across@ * @step_x@ - @left@,
-                        pixel / @across@ % @down@ * @step_y@ - @top@, pixel / @windows@};
-  const int tap_@side@[2] = {tap % @taps_x@ * @apart_x@, tap / @taps_x@ * @apart_y@};
-  tgc_tma_load_pixels(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot,
-                      at_@side@, tap_@side@);
+  if (producer == @owner@) {
+    const int pixel = @pixel@, column = @column@, tap = column / @channels@;
+    const int at[4] = {column % @channels@@group@, pixel % @across@ * @step_x@ - @left@,
+                       pixel / @across@ % @down@ * @step_y@ - @top@, pixel / @windows@};
+    const int taps[2] = {tap % @taps_x@ * @apart_x@, tap / @taps_x@ * @apart_y@};
+    tgc_tma_load_pixels(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot,
+                        at, taps);
+  }
 }
 //@ turns
 // Turns of the ring that a tile of outputs takes.

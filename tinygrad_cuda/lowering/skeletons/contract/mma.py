@@ -177,8 +177,10 @@ def results_text(
     """
     tile, lanes = problem.tile, lanes_of(problem)
     batch = ix.variable("batch", problem.batches)
-    row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
     wgmma = isinstance(tile, WgmmaTile)
+    if wgmma:
+        reader.ahead = set(problem.kernel.reads) - set(problem.kernel.places.values())
+    row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
     columns = tile.columns
     j = f"c * {columns // 8} + j"
     first = f"sum[i][({j}) * 4 + half * 2" if wgmma else f"sum[i][{j}][half * 2"

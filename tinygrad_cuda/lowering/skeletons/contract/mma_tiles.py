@@ -255,6 +255,7 @@ TMA_TILES = (
     TmaTile(128, 64, 64, 1, 0.6, 6, ping_pong=True),
     TmaTile(64, 64, 64, 1, 0.365, 8, ping_pong=True),
 )
+TMA_PING_PONG = tuple(tile for tile in TMA_TILES if tile.ping_pong)
 TMA_TF32_TILES = (
     TmaTf32Tile(128, 256, 32, 2, 0.42),
     TmaTf32Tile(256, 128, 32, 2, 0.413),

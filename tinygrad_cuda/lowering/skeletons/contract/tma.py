@@ -1,10 +1,10 @@
 """CONTRACT on matrix units of sm_90a with operands that TMA brings: those that lie in memory as
-matrices, in boxes, from one thread."""
+matrices or as images, in boxes."""
 
 from __future__ import annotations
 
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
@@ -39,6 +39,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tma_pixels import Pixels, load_of
 TMA = "contract_tma.cuh"
 MAX_STRIDE = 1 << 40  # bytes between neighbours of an axis
 MAX_EXTENT = 1 << 32
+PRODUCERS = 4  # warps that copy at most: one thread takes longer for four boxes of windows
 BAND_ROWS = 1024  # of outputs that blocks compute at one time, so that operands stay in L2
 # Registers of a producer's thread and of a consumer's: together those of a multiprocessor.
 FEW, MANY = 40, 232
@@ -144,18 +145,24 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     holes |= descriptors(tile, not a.along_k, not b.along_k)
     holes |= {"bytes_a": tile.slot(False, tile.m), "bytes_b": tile.slot(False, tile.n)}
     holes |= {"tiles": problem.tiles, "blocks": problem.blocks}
+    boxes = [1 if each.along_k else s.tile // 64 for each, s in zip(operands, sources)]
+    producers = min(PRODUCERS, sum(boxes))
     loads = {
         f"load_{source.name}": _load(source, operand, tile, name, reader)
-        for source, operand, name in zip(sources, operands, names, strict=True)
+        | {"boxes": count, "owner": _owner(first, count, producers)}
+        for source, operand, name, count, first in zip(
+            sources, operands, names, boxes, (0, boxes[0]), strict=True
+        )
     }
     head = fill(MMA, "tile", **holes, block="block")
     body = fill(
         TMA,
         "body",
         **holes,
-        **loads,
+        **{name: fill(TMA, **holes) for name, holes in loads.items()},
         **_roles(tile, holes),
         barriers=tile.barriers,
+        producers=producers,
         map_a=names[0],
         map_b=names[1],
         few=FEW,
@@ -213,23 +220,29 @@ def _map(source: Source, matrix: Matrix | Pixels, tile: TmaTile) -> TensorMap:
     return TensorMap(matrix.node, offset, axes, tuple(strides), tuple(box), SWIZZLE)
 
 
-def _load(source: Source, matrix: Matrix | Pixels, tile: TmaTile, name: str, reader: Reader) -> str:
-    """The copies of a slot: one, or one for every 64 rows or columns."""
+def _owner(first: int, boxes: int, producers: int) -> str:
+    """C text of the producer of a box, of which the operand's first has this number."""
+    if boxes == 1:
+        return str(first % producers)
+    return f"(box + {first}) % {producers}" if first else f"box % {producers}"
+
+
+def _load(
+    source: Source, matrix: Matrix | Pixels, tile: TmaTile, name: str, reader: Reader
+) -> dict[str, Any]:
+    """The section of the copies of a slot, and what fills it."""
     if isinstance(matrix, Pixels):
         return load_of(source, matrix, tile, name)
     first = f"tile_{source.other} * {source.tile}"
-    boxes = 1 if matrix.along_k else source.tile // 64
     at = ["k_first", first] if matrix.along_k else [f"{first} + box * 64", "k_first"]
     if matrix.apart:
         at.append(reader.index_text(matrix.batch))
-    return fill(
-        TMA,
-        "load",
-        boxes=boxes,
-        axes=len(at),
-        at=", ".join(at),
-        side=source.name,
-        bytes=tile.slot(False, source.tile),
-        block_bytes=tile.block_bytes,
-        map=name,
-    )
+    return {
+        "section": "load",
+        "axes": len(at),
+        "at": ", ".join(at),
+        "side": source.name,
+        "bytes": tile.slot(False, source.tile),
+        "block_bytes": tile.block_bytes,
+        "map": name,
+    }

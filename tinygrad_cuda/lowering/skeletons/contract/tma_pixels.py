@@ -12,11 +12,10 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.windows import Columns
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator
-from tinygrad_cuda.lowering.codegen.skeleton import PixelBox, TensorMap, fill
+from tinygrad_cuda.lowering.codegen.skeleton import PixelBox, TensorMap
 from tinygrad_cuda.lowering.skeletons.contract.loads import Source, zero_outside
 from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import SWIZZLE, TmaTile
 
-TMA = "contract_tma.cuh"
 LEAST_IMAGES = 1 << 17  # bytes: drivers up to 13.1 describe smaller images wrongly
 MAX_STEP = 8  # from pixel to pixel
 MAX_CORNER = 1 << 7  # pixels from an image's corner, and a tap's distance
@@ -123,31 +122,29 @@ def map_of(source: Source, pixels: Pixels, tile: TmaTile) -> TensorMap:
     return TensorMap(pixels.node, 0, shape, strides, box, SWIZZLE, _box(pixels.columns))
 
 
-def load_of(source: Source, pixels: Pixels, tile: TmaTile, name: str) -> str:
-    """The copies of a slot: one, or one for every 64 columns."""
+def load_of(source: Source, pixels: Pixels, tile: TmaTile, name: str) -> dict[str, Any]:
+    """The section of the copies of a slot, and what fills it."""
     taps, sizes, at, _ = pixels.columns
     first = f"tile_{source.other} * {source.tile}"
     (top, _), (left, _) = at.padding
-    return fill(
-        TMA,
-        "load_pixels",
-        boxes=1 if pixels.along_k else source.tile // 64,
-        pixel=first if pixels.along_k else "k_first",
-        column="k_first" if pixels.along_k else f"{first} + box * 64",
-        channels=pixels.channels,
-        group=f" + batch * {pixels.channels}" if source.batches > 1 else "",
-        across=sizes[1],
-        down=sizes[0],
-        windows=prod(sizes),
-        step_x=at.stride[1],
-        step_y=at.stride[0],
-        left=left,
-        top=top,
-        taps_x=taps[1],
-        apart_x=at.dilation[1],
-        apart_y=at.dilation[0],
-        side=source.name,
-        bytes=tile.slot(False, source.tile),
-        block_bytes=tile.block_bytes,
-        map=name,
-    )
+    return {
+        "section": "load_pixels",
+        "pixel": first if pixels.along_k else "k_first",
+        "column": "k_first" if pixels.along_k else f"{first} + box * 64",
+        "channels": pixels.channels,
+        "group": f" + batch * {pixels.channels}" if source.batches > 1 else "",
+        "across": sizes[1],
+        "down": sizes[0],
+        "windows": prod(sizes),
+        "step_x": at.stride[1],
+        "step_y": at.stride[0],
+        "left": left,
+        "top": top,
+        "taps_x": taps[1],
+        "apart_x": at.dilation[1],
+        "apart_y": at.dilation[0],
+        "side": source.name,
+        "bytes": tile.slot(False, source.tile),
+        "block_bytes": tile.block_bytes,
+        "map": name,
+    }
