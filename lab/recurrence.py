@@ -13,6 +13,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +28,12 @@ from programs import Inputs  # noqa: E402
 from lab.matrix_units import Runner  # noqa: E402
 from tinygrad_cuda.backend.cuda import compiler  # noqa: E402
 from tinygrad_cuda.core import dtypes  # noqa: E402
+from tinygrad_cuda.core.config import settings  # noqa: E402
 from tinygrad_cuda.graph.node import Node  # noqa: E402
 from tinygrad_cuda.graph.ops import recurrence as rc  # noqa: E402
 from tinygrad_cuda.graph.ops.common import output  # noqa: E402
 from tinygrad_cuda.lowering import lower  # noqa: E402
+from tinygrad_cuda.lowering.codegen import skeleton as fill_module  # noqa: E402
 from tinygrad_cuda.lowering.skeletons.recurrence import recurrence as skeleton  # noqa: E402
 from tinygrad_cuda.lowering.skeletons.recurrence import tiles  # noqa: E402
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
@@ -103,7 +107,7 @@ def expected(case: Case) -> list[Any]:
 
 
 def _fitting(node: Node) -> list[tiles.RecurrenceTile]:
-    return tiles.tiles_for(tiles.sizes_of(node), TARGET, node.dtype.is_half)
+    return tiles.tiles_for(tiles.sizes_of(node), TARGET, tiles.unit_of(node, TARGET))
 
 
 def candidates(case: Case) -> list[int]:
@@ -113,9 +117,46 @@ def candidates(case: Case) -> list[int]:
     return sorted(set.union(*fitting))
 
 
-def lowered(case: Case, parts: int) -> tuple[Any, Any, dict[str, Node]]:
-    """With so many parts; 0: as chosen."""
+class Variant(NamedTuple):
+    """Parts of the sequences, 0 as chosen; slots of a ring; halves of k at most; unrolled turns."""
+
+    parts: int = 0
+    slots: int = tiles.SLOTS
+    halves: int = 2
+    unrolled: int = 1
+
+
+VARIANTS = tuple(
+    Variant(0, slots, halves, unrolled)
+    for slots in (2, 3) for halves in (1, 2) for unrolled in (1, 2)
+)  # fmt: skip
+
+
+@contextmanager
+def changed(variant: Variant) -> Iterator[None]:
+    """The skeleton's text and the tiles' limits as a variant has them."""
+    sections, slots, halves = fill_module._sections, tiles.SLOTS, tiles.HALVES
+    again = "#pragma unroll 1\n    for (int start"
+
+    def unrolled(file: str) -> dict[str, str]:
+        found = sections(file)
+        text = again.replace("unroll 1", f"unroll {variant.unrolled}")
+        return {name: one.replace(again, text) for name, one in found.items()}
+
+    fill_module._sections = unrolled
+    tiles.SLOTS, tiles.HALVES = variant.slots, tuple(range(1, variant.halves + 1))
+    skeleton.SLOTS = variant.slots
+    try:
+        yield
+    finally:
+        fill_module._sections, tiles.SLOTS, tiles.HALVES = sections, slots, halves
+        skeleton.SLOTS = slots
+
+
+def lowered(case: Case, variant: Variant) -> tuple[Any, Any, dict[str, Node]]:
+    """The program in one variant."""
     program, inputs = recorded(case)
+    parts = variant.parts
     chosen = skeleton.tile_of
 
     def forced(node: Node, target: Target) -> Any:
@@ -124,7 +165,8 @@ def lowered(case: Case, parts: int) -> tuple[Any, Any, dict[str, Node]]:
 
     skeleton.tile_of = forced
     try:
-        return lower.lower(program, TARGET), program, inputs
+        with changed(variant):
+            return lower.lower(program, TARGET), program, inputs
     finally:
         skeleton.tile_of = chosen
 
@@ -179,11 +221,11 @@ def peers(case: Case, runner: Runner) -> dict[str, float]:
     }
 
 
-def measure(case: Case, runner: Runner) -> dict[str, Any]:
+def measure(case: Case, runner: Runner, variants: Sequence[Variant]) -> dict[str, Any]:
     want, rows, torch = expected(case), [], runner.torch
-    made = [lowered(case, parts) for parts in (0, *candidates(case))]
+    made = [lowered(case, variant) for variant in variants]
     binaries = compiler.compile_many([one.source for one, _, _ in made], "sm_90a")
-    for (one, program, inputs), binary in zip(made, binaries, strict=True):
+    for variant, (one, program, inputs), binary in zip(variants, made, binaries, strict=True):
         memory = memory_of(one, program, inputs, case, torch)
         times, cuts = [], []
         for launch in one.launches:
@@ -198,7 +240,7 @@ def measure(case: Case, runner: Runner) -> dict[str, Any]:
             float(np.abs(memory[node].double().cpu().numpy() - value).max() / np.abs(value).max())
             for node, value in zip(program.outputs, want, strict=True)
         ]
-        rows.append({"cuts": cuts, "us": times, "errors": errors})
+        rows.append({"variant": variant, "cuts": cuts, "us": times, "errors": errors})
     return {"case": case, "peers": peers(case, runner), "rows": rows}
 
 
@@ -206,13 +248,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=50.0)
+    parser.add_argument("--variants", action="store_true", help="of float32's kernel, by two cases")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="cases of this one alone")
+    parser.add_argument("--precision", default="highest", help="of products of float32")
     given = parser.parse_args()
+    with settings.override(matmul_precision=given.precision):
+        run(given)
+
+
+def run(given: argparse.Namespace) -> None:
+    """All cases, as far as the time lasts."""
     began, runner, results = time.perf_counter(), Runner(), []
-    for case in CASES:
+    cases = [case for case in CASES if given.dtype in (None, case.dtype)]
+    for case in (CASES[0], CASES[5]) if given.variants else cases:
         if time.perf_counter() - began > given.seconds:
             print("no time for", case)
             continue
-        result = measure(case, runner)
+        cuts = [Variant(), *(Variant(parts) for parts in candidates(case))]
+        result = measure(case, runner, VARIANTS if given.variants else cuts)
         results.append(result)
         given.out.write_text(json.dumps(results, default=str))
         print(case, "torch", {k: round(v) for k, v in result["peers"].items()}, flush=True)
@@ -220,7 +273,8 @@ def main() -> None:
             cuts = [cut.split(" sequences in ")[1] for cut in row["cuts"]]
             took = " ".join(f"{us:.0f}" for us in row["us"])
             errors = " ".join(f"{error:.0e}" for error in row["errors"])
-            print(f"    {took} us  {cuts}  errors {errors}", flush=True)
+            shown = tuple(row["variant"]) if given.variants else cuts
+            print(f"    {took} us  {shown}  errors {errors}", flush=True)
 
 
 if __name__ == "__main__":

@@ -141,12 +141,43 @@ def test_half_types(batch: Batch, dtype: DType) -> None:
     })  # fmt: skip
 
 
+def test_every_tile(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts, rows of a lane, sums over one gate or all: a problem with so many steps each."""
+
+    def forced(node: Node, target: Target) -> tiles.RecurrenceTile:
+        sizes = tiles.sizes_of(node)
+        fitting = tiles.tiles_for(sizes, target, tiles.unit_of(node, target))
+        return fitting[(sizes.steps - 2) % len(fitting)]
+
+    monkeypatch.setattr(recurrence, "tile_of", forced)
+    check(batch, {
+        f"{dtype} {steps}": Problem(lstm, (steps, 35, 20), dtype, reverse=steps % 2 == 1)
+        for dtype in (float32, bfloat16)
+        for steps in range(2, 12)
+    })  # fmt: skip
+
+
 def test_first_states_of_zeros_and_relu(batch: Batch) -> None:
     check(batch, {
         "lstm": Problem(lstm, (3, 5, 20), states=False),
         "gru": Problem(gru, (3, 5, 20), states=False),
         "relu": Problem(rnn, (3, 5, 20), relu=True),
     })  # fmt: skip
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("high", 2**-9), ("tf32x3", 2e-6)])
+def test_float32_by_matrix_units(
+    batch: Batch, precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the settings permit: rounded operands, or split ones, as exact as float32 units."""
+    monkeypatch.setitem(TOLERANCE, "float32", tolerance)
+    with settings.override(matmul_precision=precision):
+        assert tiles.unit_of(batch.input(np.zeros(1, np.float32)), Target.emu()) != "simt"
+        check(batch, {
+            f"{name} {size}": Problem(op, size, reverse=number % 2 == 1)
+            for name, op in CELLS.items()
+            for number, size in enumerate(((3, 9, 37), (4, 40, 24), (2, 5, 130)))
+        })  # fmt: skip
 
 
 def test_many_steps(batch: Batch) -> None:
@@ -237,8 +268,10 @@ def test_kernels_compile_without_spills(units: int, architectures: list[str]) ->
         target = replace(Target.h200(), architecture=capability)
         if capability < (8, 0):
             continue
-        for op, dtype in ((lstm, float32), (gru, float32), (lstm, bfloat16)):
-            made = lowered(Problem(op, (35, 64, units), dtype), target)
+        kinds = (lstm, float32, "ieee"), (gru, float32, "ieee"), (lstm, bfloat16, "ieee")
+        for op, dtype, precision in (*kinds, (lstm, float32, "high"), (lstm, float32, "tf32x3")):
+            with settings.override(matmul_precision=precision):
+                made = lowered(Problem(op, (35, 64, units), dtype), target)
             own = [one for one in made.launches if one.stages[0].kernel.kind == "recurrence"]
             assert len(own) == 2 and all(one.blocks <= 132 for one in own)
             log = compile_source(made.source, architecture_of(made.source, arch), REPORT).log

@@ -2,7 +2,7 @@
 //   output.
 // Stores output (35, 64, 650) float32; output (35, 64, 2600) float32; output (35, 64, 650) float32.
 // Grid 130 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_b287280ad7,
+TGC_STAGE(recurrence_lstm_8a3b37ca74,
   unsigned long long* words0;
   const float* in0;
   float* out0;
@@ -15,7 +15,7 @@ TGC_STAGE(recurrence_lstm_b287280ad7,
   const int row_lane = lane / 4, column_lane = lane % 4;
   const int unit_first = block * 10;
   float* const weights = reinterpret_cast<float*>(smem);
-  float* const own_states = reinterpret_cast<float*>(weights + 26080);
+  float* const own_states = reinterpret_cast<float*>(weights + 26240);
   float* const staged = own_states + 320;
   unsigned long long* const flags = p.words0;
   float* const exchange = reinterpret_cast<float*>(flags + 130);
@@ -24,8 +24,8 @@ TGC_STAGE(recurrence_lstm_b287280ad7,
   const int last_k = first_k + 84 < 650 ? first_k + 84 : 650;
   const int first_owner = first_k / 10, last_owner = (last_k - 1) / 10;
 #pragma unroll 1
-  for (int e = threadIdx.x; e < 26080; e += 256) {
-    const int k = e % 652, column = e / 652;
+  for (int e = threadIdx.x; e < 26240; e += 256) {
+    const int k = e % 656, column = e / 656;
     const int gate = column / 10, unit = unit_first + column % 10;
     float value = 0.0f;
     if (gate < 4 && unit < 650 && k < 650) {
@@ -37,9 +37,8 @@ TGC_STAGE(recurrence_lstm_b287280ad7,
   const unsigned long long seen = tgc_grid_flag(flags, flag_first + block);
   // Waits until the blocks that make this warp's states have published so many steps of this launch.
   auto await = [&](int steps) {
-    if (first_k < last_k)
-      for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
-        tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
+    for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
+      tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
     __syncwarp();
   };
   auto publish = [&](int flag, int steps) {
@@ -47,6 +46,8 @@ TGC_STAGE(recurrence_lstm_b287280ad7,
     if (threadIdx.x == 0) tgc_grid_flag_publish(flags, flag, seen + steps);
   };
   float* const own_stage = staged + warp * 1408;
+  const int half = lane / 16, own_row = lane % 16 / 4;
+  const int own_column = lane % 4;
   // The sums of a tile over this warp's states, to its own shared memory.
   auto multiply = [&](const float* source, int row_first, int row_end) {
     const int first_quad = first_k / 4, last_quad = (last_k + 3) / 4;
@@ -61,26 +62,27 @@ TGC_STAGE(recurrence_lstm_b287280ad7,
       }
       tgc_copy_commit();
     };
-    float sum[4][10] = {};
+    float sum[8][10] = {};
     fetch(0);
 #pragma unroll 1
     for (int chunk = 0; chunk < 6; chunk++) {
-      fetch(chunk + 1);
-      tgc_copy_wait<1>();
+      fetch(chunk + 2 - 1);
+      tgc_copy_wait<2 - 1>();
       __syncwarp();
       const float* const slot = own_stage + chunk % 2 * 640;
       const int first = first_quad + chunk * 4;
 #pragma unroll 1
-      for (int q = 0; q < 4 && first + q < last_quad; q++) {
+      for (int start = 0; start < 4 && first + start < last_quad; start += 2) {
+        const int q = start + half;  // behind the last quad states are zero
         tgc_vector<float, 4> w[10];
 #pragma unroll
         for (int j = 0; j < 10; j++)
           w[j] = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              weights + ((first + q) * 40 + j * 4 + column_lane) * 4);
+              weights + ((first + q) * 40 + j * 4 + own_column) * 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 8; i++) {
           const tgc_vector<float, 4> x = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              slot + (i * 8 + row_lane) * 20 + q * 4);
+              slot + (i * 4 + own_row) * 20 + q * 4);
 #pragma unroll
           for (int j = 0; j < 10; j++)
 #pragma unroll
@@ -91,11 +93,17 @@ TGC_STAGE(recurrence_lstm_b287280ad7,
     }
     tgc_copy_wait<0>();
     __syncwarp();
+    // Each half of the lanes gives the other one half of its rows.
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int j = 0; j < 10; j++)
-        own_stage[(i * 8 + row_lane) * 44 + j * 4 + column_lane] = sum[i][j];
+      for (int j = 0; j < 10; j++) {
+        const float given = half ? sum[i][j] : sum[i + 8 / 2][j];
+        const float kept = half ? sum[i + 8 / 2][j] : sum[i][j];
+        const int row = (i + half * 4) * 4 + own_row;
+        own_stage[row * 44 + j * 4 + own_column] =
+            kept + __shfl_xor_sync(0xffffffffu, given, 16);
+      }
     __syncthreads();
   };
   auto total = [&](int row, int column) {
@@ -184,7 +192,7 @@ TGC_STAGE(recurrence_lstm_b287280ad7,
 //   output.
 // Stores output (35, 64, 2600) float32.
 // Grid 132 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_backward_f025af5914,
+TGC_STAGE(recurrence_lstm_backward_9f2834d5ab,
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -197,7 +205,7 @@ TGC_STAGE(recurrence_lstm_backward_f025af5914,
   const int row_lane = lane / 4, column_lane = lane % 4;
   const int unit_first = block * 5;
   float* const weights = reinterpret_cast<float*>(smem);
-  float* const own_states = reinterpret_cast<float*>(weights + 13040);
+  float* const own_states = reinterpret_cast<float*>(weights + 13120);
   float* const staged = own_states + 320;
   unsigned long long* const flags = p.words0;
   float* const exchange = reinterpret_cast<float*>(flags + 264);
@@ -216,7 +224,7 @@ TGC_STAGE(recurrence_lstm_backward_f025af5914,
     return value;
   };
 #pragma unroll 1
-  for (int e = threadIdx.x; e < 13040; e += 256) {
+  for (int e = threadIdx.x; e < 13120; e += 256) {
     const int column = e % 20, k = e / 20;
     const int unit = cluster * 20 + column;
     float value = 0.0f;
@@ -229,9 +237,8 @@ TGC_STAGE(recurrence_lstm_backward_f025af5914,
   const unsigned long long seen = tgc_grid_flag(flags, flag_first + block);
   // Waits until the blocks that make this warp's states have published so many steps of this launch.
   auto await = [&](int steps) {
-    if (first_k < last_k)
-      for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
-        tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
+    for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
+      tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
     __syncwarp();
   };
   auto publish = [&](int flag, int steps) {
@@ -239,6 +246,8 @@ TGC_STAGE(recurrence_lstm_backward_f025af5914,
     if (threadIdx.x == 0) tgc_grid_flag_publish(flags, flag, seen + steps);
   };
   float* const own_stage = staged + warp * 2560;
+  const int half = lane / 16, own_row = lane % 16 / 2;
+  const int own_column = lane % 2;
   // The sums of a tile over this warp's states, to its own shared memory.
   auto multiply = [&](const float* source, int row_first, int row_end) {
     const int first_quad = first_k / 4, last_quad = (last_k + 3) / 4;
@@ -253,28 +262,29 @@ TGC_STAGE(recurrence_lstm_backward_f025af5914,
       }
       tgc_copy_commit();
     };
-    float sum[8][5] = {};
+    float sum[8][10] = {};
     fetch(0);
 #pragma unroll 1
     for (int chunk = 0; chunk < 6; chunk++) {
-      fetch(chunk + 1);
-      tgc_copy_wait<1>();
+      fetch(chunk + 2 - 1);
+      tgc_copy_wait<2 - 1>();
       __syncwarp();
       const float* const slot = own_stage + chunk % 2 * 1280;
       const int first = first_quad + chunk * 4;
 #pragma unroll 1
-      for (int q = 0; q < 4 && first + q < last_quad; q++) {
-        tgc_vector<float, 4> w[5];
+      for (int start = 0; start < 4 && first + start < last_quad; start += 2) {
+        const int q = start + half;  // behind the last quad states are zero
+        tgc_vector<float, 4> w[10];
 #pragma unroll
-        for (int j = 0; j < 5; j++)
+        for (int j = 0; j < 10; j++)
           w[j] = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              weights + ((first + q) * 20 + j * 4 + column_lane) * 4);
+              weights + ((first + q) * 20 + j * 2 + own_column) * 4);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
           const tgc_vector<float, 4> x = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              slot + (i * 8 + row_lane) * 20 + q * 4);
+              slot + (i * 8 + own_row) * 20 + q * 4);
 #pragma unroll
-          for (int j = 0; j < 5; j++)
+          for (int j = 0; j < 10; j++)
 #pragma unroll
             for (int v = 0; v < 4; v++) sum[i][j] = tgc_fma(x.at[v], w[j].at[v], sum[i][j]);
         }
@@ -283,11 +293,17 @@ TGC_STAGE(recurrence_lstm_backward_f025af5914,
     }
     tgc_copy_wait<0>();
     __syncwarp();
+    // Each half of the lanes gives the other one half of its rows.
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int j = 0; j < 5; j++)
-        own_stage[(i * 8 + row_lane) * 20 + j * 4 + column_lane] = sum[i][j];
+      for (int j = 0; j < 10; j++) {
+        const float given = half ? sum[i][j] : sum[i + 8 / 2][j];
+        const float kept = half ? sum[i + 8 / 2][j] : sum[i][j];
+        const int row = (i + half * 4) * 8 + own_row;
+        own_stage[row * 20 + j * 2 + own_column] =
+            kept + __shfl_xor_sync(0xffffffffu, given, 16);
+      }
     __syncthreads();
   };
   auto total = [&](int row, int column) {

@@ -2,7 +2,7 @@
 //   output.
 // Stores output (35, 64, 650) bfloat16; output (35, 64, 2600) bfloat16; output (35, 64, 650) float32.
 // Grid 130 x 256 threads, 35412000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_b412351485,
+TGC_STAGE(recurrence_lstm_7dd6820749,
   unsigned long long* words0;
   const tgc_bfloat16* in0;
   tgc_bfloat16* out0;
@@ -37,9 +37,8 @@ TGC_STAGE(recurrence_lstm_b412351485,
   const unsigned long long seen = tgc_grid_flag(flags, flag_first + block);
   // Waits until the blocks that make this warp's states have published so many steps of this launch.
   auto await = [&](int steps) {
-    if (first_k < last_k)
-      for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
-        tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
+    for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
+      tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
     __syncwarp();
   };
   auto publish = [&](int flag, int steps) {
@@ -68,33 +67,33 @@ TGC_STAGE(recurrence_lstm_b412351485,
   // The sums of a tile over this warp's states, to its own shared memory.
   auto multiply = [&](const tgc_bfloat16* source, int row_first, int row_end) {
     float sum[2][5][4] = {};
+    tgc_vector<unsigned, 4> states[3][2][2];
 #pragma unroll
-    for (int chunk = 0; chunk < 3; chunk++) {
-      const int k = first_k + chunk * 32 + column_lane * 8;
-      if (first_k + chunk * 32 < last_k) {
-        tgc_vector<unsigned, 4> states[2][2];
+    for (int c = 0; c < 3; c++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+      for (int i = 0; i < 2; i++)
 #pragma unroll
-          for (int below = 0; below < 2; below++) {
-            const int row = row_first + i * 16 + below * 8 + row_lane;
-            const int b = row < row_end ? row : row_end - 1;  // whose sums nobody reads
-            states[i][below] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
-                tgc_address(source, b * 672 + k, 8));
-          }
+        for (int below = 0; below < 2; below++) {
+          // Behind the last row or k a valid one, whose sums nobody reads or whose weights are zero.
+          const int row = row_first + i * 16 + below * 8 + row_lane;
+          const int b = row < row_end ? row : row_end - 1;
+          const int start = first_k + c * 32, k = start < last_k ? start : 0;
+          states[c][i][below] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
+              tgc_address(source, b * 672 + k + column_lane * 8, 8));
+        }
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+    for (int c = 0; c < 3 && c < 3; c++)
 #pragma unroll
-          for (int i = 0; i < 2; i++) {
-            const tgc_vector<unsigned, 4>&upper = states[i][0], &lower = states[i][1];
-            const unsigned a[4] = {upper.at[half * 2], lower.at[half * 2], upper.at[half * 2 + 1],
-                                   lower.at[half * 2 + 1]};
+      for (int half = 0; half < 2; half++)
 #pragma unroll
-            for (int j = 0; j < 5; j++)
-              tgc_mma_bf16(sum[i][j], a, fragment[chunk][half][j]);
-          }
-      }
-    }
+        for (int i = 0; i < 2; i++) {
+          const tgc_vector<unsigned, 4>&upper = states[c][i][0], &lower = states[c][i][1];
+          const unsigned a[4] = {upper.at[half * 2], lower.at[half * 2], upper.at[half * 2 + 1],
+                                 lower.at[half * 2 + 1]};
+#pragma unroll
+          for (int j = 0; j < 5; j++)
+            tgc_mma_bf16(sum[i][j], a, fragment[c][half][j]);
+        }
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -187,11 +186,11 @@ TGC_STAGE(recurrence_lstm_b412351485,
   }
 }
 
-// recurrence, 35 steps of 64 sequences in 1 parts, 650 units, 5 a block, 7571200000 FLOPs: lstm_backward
+// recurrence, 35 steps of 64 sequences in 4 parts, 650 units, 20 a block, 7571200000 FLOPs: lstm_backward
 //   output.
 // Stores output (35, 64, 2600) bfloat16.
 // Grid 132 x 256 threads, 35412000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_backward_914de16695,
+TGC_STAGE(recurrence_lstm_backward_55d4922f28,
   unsigned long long* words0;
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
@@ -199,46 +198,35 @@ TGC_STAGE(recurrence_lstm_backward_914de16695,
   tgc_bfloat16* out0;
   const tgc_bfloat16* in3;
 ) {
-  const int part = virtual_block / 132, block = virtual_block % 132;
+  const int part = virtual_block / 33, block = virtual_block % 33;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_lane = lane / 4, column_lane = lane % 4;
-  const int unit_first = block * 5;
+  const int unit_first = block * 20;
   tgc_bfloat16* const weights = reinterpret_cast<tgc_bfloat16*>(smem);
-  float* const own_states = reinterpret_cast<float*>(weights + 16128);
+  float* const own_states = reinterpret_cast<float*>(weights + 64512);
   float* const staged = own_states + 320;
   unsigned long long* const flags = p.words0;
-  tgc_bfloat16* const exchange = reinterpret_cast<tgc_bfloat16*>(flags + 264);
-  const int flag_first = part * 132;
-  const int first_k = warp * 96;
-  const int last_k = first_k + 96 < 650 ? first_k + 96 : 650;
-  const int first_owner = first_k / 5, last_owner = (last_k - 1) / 5;
-  const int gate = block % 4, cluster = block / 4;
-  float* const sums = reinterpret_cast<float*>(exchange + 2 * 172032);
-  // A unit's gradient by the state before, of all its gates.
-  auto gates_sum = [&](int b, int own) {
-    float value = 0.0f;
-#pragma unroll
-    for (int g = 0; g < 4; g++)
-      value += tgc_load(sums, ((cluster * 4 + g) * 64 + b) * 24 + gate * 5 + own);
-    return value;
-  };
+  tgc_bfloat16* const exchange = reinterpret_cast<tgc_bfloat16*>(flags + 132);
+  const int flag_first = part * 33;
+  const int first_k = warp * 352;
+  const int last_k = first_k + 352 < 2688 ? first_k + 352 : 2688;
+  const int first_owner = 0, last_owner = first_k < last_k ? 32 : -1;
 #pragma unroll 1
-  for (int e = threadIdx.x; e < 16128; e += 256) {
+  for (int e = threadIdx.x; e < 64512; e += 256) {
     const int column = e % 24, k = e / 24;
-    const int unit = cluster * 20 + column;
+    const int gate = k / 672, from = k % 672, unit = unit_first + column;
     float value = 0.0f;
-    if (column < 20 && unit < 650 && k < 650) {
-      const float in3 = tgc_load(p.in3, gate * 422500 + k * 650 + unit);
+    if (gate < 4 && from < 650 && column < 20 && unit < 650) {
+      const float in3 = tgc_load(p.in3, gate * 422500 + from * 650 + unit);
       value = in3;
     }
-    weights[column * 672 + k] = tgc_to_storage<tgc_bfloat16>(value);
+    weights[column * 2688 + k] = tgc_to_storage<tgc_bfloat16>(value);
   }
   const unsigned long long seen = tgc_grid_flag(flags, flag_first + block);
   // Waits until the blocks that make this warp's states have published so many steps of this launch.
   auto await = [&](int steps) {
-    if (first_k < last_k)
-      for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
-        tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
+    for (int owner = first_owner + lane; owner <= last_owner; owner += 32)
+      tgc_grid_flag_await(flags, flag_first + owner, seen + steps);
     __syncwarp();
   };
   auto publish = [&](int flag, int steps) {
@@ -246,12 +234,12 @@ TGC_STAGE(recurrence_lstm_backward_914de16695,
     if (threadIdx.x == 0) tgc_grid_flag_publish(flags, flag, seen + steps);
   };
   __syncthreads();
-  float* const own_stage = staged + warp * 1536;
+  float* const own_stage = staged + warp * 384;
   // Four lanes load 64 bytes of a row, 16 each: k of a lane and of an instruction are in an order of
   // their own, that of weights too.
-  unsigned fragment[3][2][3][2];
+  unsigned fragment[11][2][3][2];
 #pragma unroll
-  for (int chunk = 0; chunk < 3; chunk++)
+  for (int chunk = 0; chunk < 11; chunk++)
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -260,63 +248,57 @@ TGC_STAGE(recurrence_lstm_backward_914de16695,
         for (int r = 0; r < 2; r++) {
           const int k = first_k + chunk * 32 + column_lane * 8 + half * 4 + r * 2;
           fragment[chunk][half][j][r] = 0;
-          if (k < 672)
+          if (k < 2688)
             fragment[chunk][half][j][r] = *reinterpret_cast<const unsigned*>(
-                weights + (j * 8 + row_lane) * 672 + k);
+                weights + (j * 8 + row_lane) * 2688 + k);
         }
   // The sums of a tile over this warp's states, to its own shared memory.
   auto multiply = [&](const tgc_bfloat16* source, int row_first, int row_end) {
-    float sum[4][3][4] = {};
+    float sum[1][3][4] = {};
+    tgc_vector<unsigned, 4> states[11][1][2];
 #pragma unroll
-    for (int chunk = 0; chunk < 3; chunk++) {
-      const int k = first_k + chunk * 32 + column_lane * 8;
-      if (first_k + chunk * 32 < last_k) {
-        tgc_vector<unsigned, 4> states[4][2];
+    for (int c = 0; c < 11; c++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-          for (int below = 0; below < 2; below++) {
-            const int row = row_first + i * 16 + below * 8 + row_lane;
-            const int b = row < row_end ? row : row_end - 1;  // whose sums nobody reads
-            states[i][below] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
-                tgc_address(source, b * 672 + k, 8));
-          }
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            const tgc_vector<unsigned, 4>&upper = states[i][0], &lower = states[i][1];
-            const unsigned a[4] = {upper.at[half * 2], lower.at[half * 2], upper.at[half * 2 + 1],
-                                   lower.at[half * 2 + 1]};
-#pragma unroll
-            for (int j = 0; j < 3; j++)
-              tgc_mma_bf16(sum[i][j], a, fragment[chunk][half][j]);
-          }
+      for (int below = 0; below < 2; below++) {
+        // Behind the last row or k a valid one, whose sums nobody reads or whose weights are zero.
+        const int row = row_first + below * 8 + row_lane;
+        const int b = row < row_end ? row : row_end - 1;
+        const int start = first_k + c * 32, k = start < last_k ? start : 0;
+        states[c][0][below] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
+            tgc_address(source, b * 2688 + k + column_lane * 8, 8));
       }
-    }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int c = 0; c < 11 && c < 11; c++)
 #pragma unroll
-      for (int j = 0; j < 3; j++)
+      for (int half = 0; half < 2; half++) {
+        const tgc_vector<unsigned, 4>&upper = states[c][0][0], &lower = states[c][0][1];
+        const unsigned a[4] = {upper.at[half * 2], lower.at[half * 2], upper.at[half * 2 + 1],
+                               lower.at[half * 2 + 1]};
 #pragma unroll
-        for (int q = 0; q < 4; q++)
-          own_stage[(i * 16 + q / 2 * 8 + row_lane) * 24 + j * 8 + column_lane * 2 + q % 2] =
-              sum[i][j][q];
+        for (int j = 0; j < 3; j++)
+          tgc_mma_bf16(sum[0][j], a, fragment[c][half][j]);
+      }
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+#pragma unroll
+      for (int q = 0; q < 4; q++)
+        own_stage[(q / 2 * 8 + row_lane) * 24 + j * 8 + column_lane * 2 + q % 2] =
+            sum[0][j][q];
     __syncthreads();
   };
   auto total = [&](int row, int column) {
     float value = 0.0f;
 #pragma unroll
-    for (int w = 0; w < 8; w++) value += staged[w * 1536 + row * 24 + column];
+    for (int w = 0; w < 8; w++) value += staged[w * 384 + row * 24 + column];
     return value;
   };
-  const int row_first = part * 64;
-  const int part_end = part * 64 + 64 < 64 ? part * 64 + 64 : 64;
-  const int row_end = row_first + 64 < part_end ? row_first + 64 : part_end;
+  const int row_first = part * 16;
+  const int part_end = part * 16 + 16 < 64 ? part * 16 + 16 : 64;
+  const int row_end = row_first + 16 < part_end ? row_first + 16 : part_end;
   const int before = 0;
 #pragma unroll
   for (int pair = 0; pair < 2; pair++) {
-    const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
+    const int e = pair * 256 + threadIdx.x, row = e / 20, own = e % 20;
     const int b = row_first + row, unit = unit_first + own;
     if (b < row_end && unit < 650) {
       own_states[e] = 0.0f;
@@ -329,7 +311,7 @@ TGC_STAGE(recurrence_lstm_backward_914de16695,
     if (step < 35) {
 #pragma unroll
       for (int pair = 0; pair < 2; pair++) {
-        const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
+        const int e = pair * 256 + threadIdx.x, row = e / 20, own = e % 20;
         const int b = row_first + row, unit = unit_first + own;
         if (b < row_end && unit < 650) {
           const float in0 = tgc_load(p.in0, t * 41600 + b * 650 + unit);
@@ -357,30 +339,19 @@ TGC_STAGE(recurrence_lstm_backward_914de16695,
     }
     if (step > 0) {
       await(before + step);
-      multiply(exchange + (step + 1) % 2 * 172032 + gate * 43008, row_first, row_end);
-#pragma unroll 1
-      for (int e = threadIdx.x; e < 1536; e += 256) {
-        const int row = e / 24, column = e % 24, b = row_first + row;
-        if (b < row_end)
-          tgc_store(sums, ((cluster * 4 + gate) * 64 + b) * 24 + column, total(row, column));
-      }
-      publish(132 + flag_first + block, before + step);
-      if (lane < 4)
-        tgc_grid_flag_await(flags, 132 + flag_first + cluster * 4 + lane,
-                            seen + before + step);
-      __syncwarp();
+      multiply(exchange + (step + 1) % 2 * 172032, row_first, row_end);
     }
     if (step < 35) {
       tgc_bfloat16* const next = exchange + step % 2 * 172032;
       float made[2][4];
 #pragma unroll
       for (int pair = 0; pair < 2; pair++) {
-        const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
+        const int e = pair * 256 + threadIdx.x, row = e / 20, own = e % 20;
         const int b = row_first + row, unit = unit_first + own;
         if (b < row_end && unit < 650) {
           const float i = ahead[pair][2], f = ahead[pair][3], g = ahead[pair][4], o = ahead[pair][5];
           const float shown = tgc_tanh(ahead[pair][6]);
-          const float by_state = ahead[pair][0] + (step > 0 ? gates_sum(b, own) : 0.0f);
+          const float by_state = ahead[pair][0] + (step > 0 ? total(row, own) : 0.0f);
           const float by_memory = own_states[e] + ahead[pair][1] + by_state * o * (1.0f - shown * shown);
           own_states[e] = by_memory * f;
           const float by_gate[4] = {
@@ -388,7 +359,7 @@ TGC_STAGE(recurrence_lstm_backward_914de16695,
               by_memory * i * (1.0f - g * g), by_state * shown * o * (1.0f - o)};
 #pragma unroll
           for (int g = 0; g < 4; g++)
-            tgc_store(next, g * 43008 + b * 672 + unit, tgc_cast<tgc_bfloat16>(by_gate[g]));
+            tgc_store(next, b * 2688 + g * 672 + unit, tgc_cast<tgc_bfloat16>(by_gate[g]));
           made[pair][0] = by_gate[0];
           made[pair][1] = by_gate[1];
           made[pair][2] = by_gate[2];
@@ -398,7 +369,7 @@ TGC_STAGE(recurrence_lstm_backward_914de16695,
       publish(flag_first + block, before + step + 1);
 #pragma unroll
       for (int pair = 0; pair < 2; pair++) {
-        const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
+        const int e = pair * 256 + threadIdx.x, row = e / 20, own = e % 20;
         const int b = row_first + row, unit = unit_first + own;
         if (b < row_end && unit < 650) {
           tgc_store(p.out0, t * 166400 + b * 2600 + unit, made[pair][0]);

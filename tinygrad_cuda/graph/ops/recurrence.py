@@ -157,25 +157,51 @@ def _lstm_backward(
     reverse: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     low, high = g_out.dtype, wide(g_out.dtype)
-    steps, weight = len(g_out), weight.astype(high, copy=False)
-    found = np.empty(active.shape, low)
+    (steps, batch), units = g_out.shape[:2], weight.shape[1]
+    weight = weight.astype(high, copy=False)
+    slopes, by_state, kept = _lstm_slopes(active.astype(high, copy=False), cells, memory, reverse)
+    found = slopes if low == high else np.empty(active.shape, low)
     dh, dc = np.zeros(memory.shape, high), np.zeros(memory.shape, high)
     for t in reversed(_order(steps, reverse)):
-        i, f, g, o = _apart(active[t].astype(high, copy=False), 4)
-        before = _before(t, steps, reverse)
-        c = memory.astype(high) if before is None else cells[before]
-        shown = np.tanh(cells[t])
         dh += g_out[t]
         dc += g_cells[t]
-        dc += dh * o * (1 - shown * shown)
-        di, df, dg, do = _apart(found[t], 4)
-        di[...] = dc * g * i * (1 - i)
-        df[...] = dc * c * f * (1 - f)
-        dg[...] = dc * i * (1 - g * g)
-        do[...] = dh * shown * o * (1 - o)
-        dc *= f
+        dc += dh * by_state[t]
+        gates = slopes[t].reshape(batch, 4, units)
+        gates[:, :3] *= dc[:, None]
+        gates[:, 3] *= dh
+        if found is not slopes:
+            found[t] = slopes[t]
+        dc *= kept[t]
         dh = found[t].astype(high, copy=False) @ weight
     return found, dh.astype(low), dc.astype(low)
+
+
+def _lstm_slopes(
+    active: Array, cells: Array, memory: Array, reverse: bool
+) -> tuple[Array, Array, Array]:
+    """Of all steps: slopes by gates, of memory by the state, and of memory by the one before."""
+    slopes = np.empty_like(active)
+    i, f, g, o = _apart(active, 4)
+    di, df, dg, do = _apart(slopes, 4)
+    np.multiply(g, i * (1 - i), out=di)
+    np.multiply(f * (1 - f), _shifted(cells, memory, reverse), out=df)
+    np.multiply(i, 1 - g * g, out=dg)
+    shown = np.tanh(cells)
+    np.multiply(shown, o * (1 - o), out=do)
+    shown *= shown
+    np.subtract(1, shown, out=shown)
+    shown *= o
+    return slopes, shown, f
+
+
+def _shifted(states: Array, first: Array, reverse: bool) -> Array:
+    """The state before each step."""
+    found = np.empty_like(states)
+    if reverse:
+        found[-1], found[:-1] = first, states[1:]
+    else:
+        found[0], found[1:] = first, states[:-1]
+    return found
 
 
 def _gru(
@@ -206,21 +232,25 @@ def _gru_backward(
     low, high = g_out.dtype, wide(g_out.dtype)
     steps, batch, units = g_out.shape
     weight = weight.astype(high, copy=False)
+    r, z, new, m = _apart(active.astype(high, copy=False), 4)
+    before = _shifted(out.astype(high, copy=False), hidden, reverse)
+    by_new = (1 - z) * (1 - new * new)
+    by_update, by_reset = (before - new) * z * (1 - z), m * r * (1 - r)
     found, inner = np.empty((steps, batch, 3 * units), low), np.empty(g_out.shape, low)
-    dh = np.zeros(hidden.shape, high)
+    own, dh = np.empty((batch, 3 * units), high), np.zeros(hidden.shape, high)
     for t in reversed(_order(steps, reverse)):
-        r, z, new, m = _apart(active[t].astype(high, copy=False), 4)
-        before = _before(t, steps, reverse)
-        h = (hidden if before is None else out[before]).astype(high, copy=False)
         dh += g_out[t]
         dr, dz, dn = _apart(found[t], 3)
-        by_new = dh * (1 - z) * (1 - new * new)
-        dn[...] = by_new
-        dz[...] = dh * (h - new) * z * (1 - z)
-        dr[...] = by_new * m * r * (1 - r)
-        inner[t] = by_new * r
-        own = np.concatenate([found[t, :, : 2 * units], inner[t]], -1).astype(high, copy=False)
-        dh = dh * z + own @ weight
+        candidate = dh * by_new[t]
+        dn[...] = candidate
+        dz[...] = dh * by_update[t]
+        dr[...] = candidate * by_reset[t]
+        candidate *= r[t]
+        inner[t] = candidate
+        own[:, : 2 * units] = found[t, :, : 2 * units]
+        own[:, 2 * units :] = inner[t]
+        dh *= z[t]
+        dh += own @ weight
     return found, inner, dh.astype(low)
 
 
@@ -242,11 +272,12 @@ def _rnn_backward(
 ) -> tuple[Array, Array]:
     low, high = g_out.dtype, wide(g_out.dtype)
     steps, weight = len(g_out), weight.astype(high, copy=False)
+    states = out.astype(high, copy=False)
+    slopes = None if relu else 1 - states * states
     found, dh = np.empty(g_out.shape, low), np.zeros(g_out.shape[1:], high)
     for t in reversed(_order(steps, reverse)):
-        h = out[t].astype(high, copy=False)
         dh += g_out[t]
-        found[t] = np.where(h > 0, dh, 0) if relu else dh * (1 - h * h)
+        found[t] = np.where(states[t] > 0, dh, 0) if slopes is None else dh * slopes[t]
         dh = found[t].astype(high, copy=False) @ weight
     return found, dh.astype(low)
 

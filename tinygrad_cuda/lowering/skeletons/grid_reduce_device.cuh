@@ -154,7 +154,6 @@ TGC_DEVICE void tgc_grid_flag_publish(unsigned long long* flags, int index,
                                       unsigned long long count) {
   unsigned long long* address = tgc_address_write(flags, index);
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 700
-  __threadfence();
   asm volatile("st.release.gpu.global.b64 [%0], %1;" :: "l"(address), "l"(count) : "memory");
 #else
   *address = count;

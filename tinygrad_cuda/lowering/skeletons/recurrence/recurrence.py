@@ -16,6 +16,7 @@ from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.recurrence.tiles import (
     PITCH,
+    SLOTS,
     WARPS,
     RecurrenceTile,
     tile_of,
@@ -87,11 +88,12 @@ class _Recurrence:
     @property
     def _flag_words(self) -> int:
         """8-byte words before the states, an even number."""
-        return -(-self.tile.blocks * (1 + self.sizes.backward) // 2) * 2
+        return -(-self.tile.blocks * (1 + self.tile.gathers) // 2) * 2
 
     @property
     def _gate_elements(self) -> int:
-        return self.sizes.batch * self.tile.row_elements
+        """Of one gate of all sequences, in the exchange."""
+        return self.sizes.batch * self.tile.gate_elements
 
     @property
     def _buffer(self) -> int:
@@ -102,37 +104,56 @@ class _Recurrence:
     def _exchange_bytes(self) -> int:
         states = 2 * self._buffer * (2 if self.tile.mma else 4)
         sums = self.tile.unit_blocks * self.sizes.batch * self.tile.columns
-        return 8 * self._flag_words + states + (4 * sums if self.sizes.backward else 0)
+        return 8 * self._flag_words + states + (4 * sums if self.tile.gathers else 0)
 
     @property
     def _weight_at(self) -> str:
         """The position of a weight in shared memory."""
-        if self.tile.mma:
-            return f"column * {self.tile.row_elements} + k"
+        if self.tile.matrix:
+            return f"column * {self.tile.weight_k} + k"
         return f"(k / 4 * {self.tile.columns} + column) * 4 + k % 4"
 
     def _multiply(self) -> str:
-        unit = {"bfloat16": "bf16", "float16": "fp16"}.get(self.node.dtype.name, "")
-        return self._filled(
-            "multiply_mma" if self.tile.mma else "multiply",
-            multiply_tiles=f"tgc_mma_{unit}", tiles_of_columns=self.tile.columns // 8,
-        )  # fmt: skip
+        tile = self.tile
+        if tile.mma:
+            unit = {"bfloat16": "bf16", "float16": "fp16"}[self.node.dtype.name]
+            return self._filled(
+                "multiply_mma", multiply_tiles=f"tgc_mma_{unit}", tiles_of_columns=tile.columns // 8
+            )
+        if tile.matrix:
+            name = "split_products" if tile.unit == "tf32x3" else "rounded_products"
+            sizes = {"tiles_of_columns": tile.columns // 8}
+            products = self._filled(name, **sizes).splitlines()
+            return self._filled("multiply_tf32", products=products, **sizes)
+        rows, columns, halves = tile.lanes
+        sizes = {
+            "row_lanes": rows, "column_lanes": columns, "halves": halves,
+            "half_lanes": rows * columns, "lane_rows": tile.rows // rows,
+            "lane_columns": tile.columns // columns,
+        }  # fmt: skip
+        section = "store_sums" if halves == 1 else "store_sums_of_halves"
+        stores = self._filled(section, **sizes).splitlines()
+        return self._filled("multiply", store_sums=stores, **sizes)
 
     def _filled(self, section: str, **holes: object) -> str:
         tile, sizes = self.tile, self.sizes
+        owners = f"first_k / {tile.units}", f"(last_k - 1) / {tile.units}"
+        if tile.whole:  # gradients of all gates
+            owners = "0", f"first_k < last_k ? {tile.owners - 1} : -1"
         return fill(
             CUH, section,
             **{
                 "threads": THREADS, "warps": WARPS, "gates": sizes.gates, "units": tile.units,
                 "hidden": sizes.units, "batch": sizes.batch, "unit_blocks": tile.unit_blocks,
                 "tiles": tile.tiles, "weights": tile.weights, "columns": tile.columns,
-                "rows": tile.rows, "lane_columns": tile.columns // 4, "groups": tile.groups,
+                "rows": tile.rows, "weight_k": tile.weight_k, "groups": tile.groups,
                 "staged": tile.staged, "own": tile.own, "flag_words": self._flag_words,
                 "warp_elements": tile.warp_steps * tile.step, "slot": tile.rows * PITCH,
-                "chunks": tile.warp_steps if tile.mma else -(-tile.warp_steps // 4),
+                "chunks": tile.chunks, "slots": SLOTS, "together": tile.together,
                 "copy_pitch": PITCH, "sum_pitch": tile.sum_pitch,
                 "row_elements": tile.row_elements, "part_rows": tile.part_rows,
-                "gate_elements": self._gate_elements, "buffer": self._buffer,
+                "gate_row": tile.gate_elements, "buffer": self._buffer, "first_owner": owners[0],
+                "last_owner": owners[1], "k": tile.row_elements if tile.whole else sizes.units,
                 "step_count": sizes.steps, "tile_steps": sizes.steps,
                 "cluster_units": tile.units * sizes.gates, "second_flags": tile.blocks,
                 "storage": self.node.dtype.c,
@@ -162,7 +183,7 @@ class _Recurrence:
 
     def _value(self, node: Node, *at: Index) -> tuple[list[str], str]:
         """Statements that load an element, and its value."""
-        scope = Scope("t", "earlier", "b", "unit", "gate", "k")
+        scope = Scope("t", "earlier", "b", "unit", "gate", "k", "from")
         self.reader.scopes, self.reader.lane = [self.outer, scope], None
         value = self.reader.value(node, at)
         return scope.lines, value
@@ -263,14 +284,19 @@ class _StepsBackward(_Recurrence):
     """The gradient of all steps, the last one first."""
 
     def _before(self) -> list[str]:
-        return self._filled("sum_of_gates").splitlines()
+        return self._filled("sum_of_gates").splitlines() if self.tile.gathers else []
 
     def _weight_position(self) -> str:
-        return self._filled("weights_backward")
+        return self._filled("weights_backward" if self.tile.gathers else "weights_whole")
 
     def _weight(self) -> tuple[str, list[str], str]:
         sizes = self.sizes
         k, gate = ix.variable("k", sizes.units), ix.variable("gate", sizes.gates)
+        if not self.tile.gathers:
+            place = ix.variable("from", sizes.units)
+            load, value = self._value(self.node.sources[-1], gate * sizes.units + place, self.unit)
+            inside = f"gate < {sizes.gates} && from < {sizes.units} && column < {self.tile.units}"
+            return f"{inside} && unit < {sizes.units}", load, value
         load, value = self._value(self.node.sources[-1], gate * sizes.units + k, self.unit)
         columns = sizes.gates * self.tile.units
         inside = f"column < {columns} && unit < {sizes.units} && k < {sizes.units}"
@@ -282,8 +308,13 @@ class _StepsBackward(_Recurrence):
         slope = "by_state * (1.0f - ahead[pair][1] * ahead[pair][1])"
         if self.node.attributes.get("relu"):
             slope = "ahead[pair][1] > 0.0f ? by_state : 0.0f"
-        apply = self._filled(f"{self.name}_backward", slope=slope).splitlines()
-        apply += self._filled("exchange_gates").splitlines()
+        gathers, unit = self.tile.gathers, self.tile.gate_elements
+        gates_sum = "gates_sum(b, own)" if gathers else "total(row, own)"
+        apply = self._filled(f"{self.name}_backward", slope=slope, gates_sum=gates_sum).splitlines()
+        at = f"g * {self._gate_elements} + b * {unit}"
+        if not gathers:
+            at = f"b * {self.tile.row_elements} + g * {unit}"
+        apply += self._filled("exchange_gates", gate_at=at).splitlines()
         finish = self._finish()
         carries = op in (lstm_backward, gru_backward)
         return self._filled(
@@ -291,6 +322,8 @@ class _StepsBackward(_Recurrence):
             begin=self._pairs(["own_states[e] = 0.0f;"] if carries else []),
             time="step" if self.reverse else f"{sizes.steps - 1} - step",
             last=int(bool(finish)),
+            own_gate=f" + gate * {self._gate_elements}" if gathers else "",
+            gather=self._filled("gather").splitlines() if gathers else [],
             ahead_count=len(values) + carries,
             ahead=self._pairs([*self._ahead_lines(values), *self._earlier(len(values))]),
             **self._stored_later(apply, self._results()),
@@ -344,7 +377,8 @@ class _StepsBackward(_Recurrence):
         """The gradients by the states before the first step."""
         op = self.node.op
         hidden = 2 if op is gru_backward else 1
-        value = "gates_sum(b, own)" + (" + own_states[e]" if op is gru_backward else "")
+        value = "gates_sum(b, own)" if self.tile.gathers else "total(row, own)"
+        value += " + own_states[e]" if op is gru_backward else ""
         stores = self._store(hidden, self._state_at(), value)
         if op is lstm_backward:
             stores += self._store(2, self._state_at(), "own_states[e]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tinygrad_cuda.core.config import ROUNDED, settings
 from tinygrad_cuda.core.dtypes import float64
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import recurrence
@@ -15,15 +16,23 @@ from tinygrad_cuda.lowering.target import WARP, Target
 WARPS = THREADS // WARP
 GROUP = 8  # rows of a warp's lanes, 4 of which share one
 MMA_GROUP = 16  # rows of an instruction's first operand
-MOST_GROUPS = {False: 8, True: 4}  # rows of a lane, or instructions of a column, by mma
-MOST_COLUMNS = 40  # gates of a block's units: with 8 rows a lane 80 sums are in registers
+MOST_GROUPS, MOST_MMA_GROUPS = 8, 4  # of rows of a tile
+MOST_COLUMNS = 40  # gates of a block's units
 QUAD = 4  # elements of an asynchronous copy
-CHUNK = 32  # elements of a row that four lanes load, 16 bytes each, by mma
+STEPS = {"simt": QUAD, "mma": 32, "tf32": 16, "tf32x3": 16}  # of a row: what 1 or 4 lanes load
+PROMOTED = 64  # elements of k that matrix units sum before float32 units add them, of split ones
+MOST_SUMS = 80  # of a lane
 PITCH = 20  # floats of a row of 4 quads in shared memory: 8 rows begin in different banks
-MOST_WEIGHTS = 128  # registers of a thread for weights, by mma
+MOST_WEIGHTS = 136  # registers of a thread for weights, by mma
+# Registers of a thread for states that it loads at one time.
+STATE_REGISTERS = {"simt": 0, "mma": 96, "tf32": 64, "tf32x3": 32}
+MOST_SPLIT_SUMS = 104  # registers of a thread for sums of split products
+SLOTS = 2  # of a warp's ring of copies, 4 quads of each row in each
+HALVES = (1, 2)  # of k, that lanes of a warp may take
 SYNC = 2200  # clocks from a step's last store to the loads of the next one, about a grid barrier's
 LOADED = 40  # bytes of states that a multiprocessor copies in a clock
-PRODUCTS = {False: 0.7 * 128, True: 500}  # multiply-adds of a multiprocessor in a clock
+# Multiply-adds of a multiprocessor in a clock.
+PRODUCTS = {"simt": 0.7 * 128, "mma": 500.0, "tf32": 300.0, "tf32x3": 120.0}
 
 
 @dataclass(frozen=True)
@@ -46,14 +55,33 @@ class RecurrenceTile:
         parts: of the sequences; blocks of different ones never wait for each other.
         units: of a block, whose states it makes.
         groups: of 8 sequences that a tile has, of 16 by mma; a part's tiles come one after another.
-        mma: whether matrix units multiply; weights are in registers then, states of 16 bits.
+        unit: ``simt``, ``mma`` of half types, whose weights are in registers, or ``tf32`` and
+            ``tf32x3`` of float32.
+        whole: of a gradient, whether a block sums over all gates for its own units; else blocks sum
+            over one gate for each other's.
     """
 
     sizes: Sizes
     parts: int
     units: int
     groups: int
-    mma: bool = False
+    unit: str = "simt"
+    whole: bool = False
+
+    @property
+    def mma(self) -> bool:
+        """Whether states and weights have 16 bits."""
+        return self.unit == "mma"
+
+    @property
+    def matrix(self) -> bool:
+        """Whether matrix units multiply."""
+        return self.unit != "simt"
+
+    @property
+    def gathers(self) -> bool:
+        """Whether blocks sum for each other."""
+        return self.sizes.backward and not self.whole
 
     @property
     def owners(self) -> int:
@@ -63,7 +91,7 @@ class RecurrenceTile:
     @property
     def unit_blocks(self) -> int:
         """Blocks of a part. Of a gradient as many as there are gates sum for each other's units."""
-        if not self.sizes.backward:
+        if not self.gathers:
             return self.owners
         return -(-self.owners // self.sizes.gates) * self.sizes.gates
 
@@ -75,7 +103,7 @@ class RecurrenceTile:
     @property
     def rows(self) -> int:
         """Sequences of a tile."""
-        return self.groups * (MMA_GROUP if self.mma else GROUP)
+        return self.groups * (MMA_GROUP if self.matrix else GROUP)
 
     @property
     def part_rows(self) -> int:
@@ -90,18 +118,24 @@ class RecurrenceTile:
     @property
     def columns(self) -> int:
         """Sums of a row that a block makes, whole quads, or whole instructions of 8."""
-        whole = 8 if self.mma else QUAD
-        return -(-self.units * self.sizes.gates // whole) * whole
+        whole = 8 if self.matrix else QUAD
+        own = self.units * (1 if self.whole else self.sizes.gates)
+        return -(-own // whole) * whole
 
     @property
     def step(self) -> int:
         """Elements of a row that lanes take at one time."""
-        return CHUNK if self.mma else QUAD
+        return STEPS[self.unit]
+
+    @property
+    def gate_elements(self) -> int:
+        """Of a row of states, or of a gate's gradients, in the exchange."""
+        return -(-self.sizes.units // self.step) * self.step
 
     @property
     def row_elements(self) -> int:
-        """Of states in the exchange."""
-        return -(-self.sizes.units // self.step) * self.step
+        """Of a row that a block multiplies."""
+        return self.gate_elements * (self.sizes.gates if self.whole else 1)
 
     @property
     def warp_steps(self) -> int:
@@ -111,14 +145,14 @@ class RecurrenceTile:
     @property
     def sum_pitch(self) -> int:
         """Floats from row to row of a warp's sums: 8 rows begin in different banks."""
-        if self.mma:
+        if self.matrix:
             return self.columns + (0 if self.columns % 16 else 8)
         return self.columns + (0 if self.columns // QUAD % 2 else QUAD)
 
     @property
     def staged(self) -> int:
         """Floats of a warp's copies, and of its sums."""
-        return self.rows * max(0 if self.mma else 2 * PITCH, self.sum_pitch)
+        return self.rows * max(0 if self.matrix else SLOTS * PITCH, self.sum_pitch)
 
     @property
     def own(self) -> int:
@@ -126,9 +160,48 @@ class RecurrenceTile:
         return -(-self.rows * self.units // QUAD) * QUAD
 
     @property
+    def lanes(self) -> tuple[int, int, int]:
+        """Lanes of a warp by rows, columns and halves of k: those that load least for a product.
+
+        Without mma. A lane has 80 sums at most; rows are halved where halves of k are added.
+        """
+        found = []
+        for halves in HALVES:
+            for columns in (1, 2, 4, 8):
+                rows = WARP // (halves * columns)
+                own = self.rows // rows, self.columns // columns
+                whole = self.rows % (rows * halves) == self.columns % columns == 0
+                if whole and own[0] * own[1] <= MOST_SUMS:
+                    loads = sum(own) / halves
+                    found.append((loads, halves, (rows, columns, halves)))
+        return min(found)[2]
+
+    @property
+    def weight_k(self) -> int:
+        """Elements of a column of weights.
+
+        Halves of k may read a quad behind the last one. By tf32 eight columns begin in two halves
+        of the banks.
+        """
+        if self.unit == "simt":
+            return self.row_elements + QUAD
+        return self.row_elements + (0 if self.mma or self.row_elements % 32 else 16)
+
+    @property
     def weights(self) -> int:
         """Elements of a block's weights."""
-        return self.row_elements * self.columns
+        return self.weight_k * self.columns
+
+    @property
+    def chunks(self) -> int:
+        """Turns of a warp's loop over its part of a row."""
+        return self.warp_steps if self.matrix else -(-self.warp_steps // 4)
+
+    @property
+    def together(self) -> int:
+        """Chunks whose states lanes load at one time, by matrix units."""
+        most = STATE_REGISTERS[self.unit] // (8 * self.groups)
+        return max(1, min(self.chunks, most if self.mma else min(most, PROMOTED // self.step)))
 
     @property
     def weight_registers(self) -> int:
@@ -144,14 +217,16 @@ class RecurrenceTile:
     def clocks(self) -> float:
         """An estimate of a step's time."""
         states = self.rows * self.row_elements
-        products = states * self.columns / PRODUCTS[self.mma]
+        products = states * self.columns / PRODUCTS[self.unit]
         loads = states * (2 if self.mma else 4) / LOADED
-        return self.tiles * (SYNC + max(products, loads) + min(products, loads) / 4)
+        waits = SYNC * (1.6 if self.gathers else 1)
+        return self.tiles * (waits + max(products, loads) + min(products, loads) / 4)
 
     def fits(self, target: Target) -> bool:
         """Whether a block has the memory and a thread the registers."""
         registers = self.weight_registers if self.mma else 0
         few = self.columns <= MOST_COLUMNS and registers <= MOST_WEIGHTS
+        few = few and (self.unit != "tf32x3" or self.groups * self.columns <= MOST_SPLIT_SUMS)
         return few and self.shared <= target.block_shared
 
 
@@ -178,28 +253,43 @@ def tile_of(node: Node, target: Target) -> RecurrenceTile | str:
         return "it has no elements"
     if max(map(prod, shapes)) > INT_MAX // 4:
         return "positions take 64 bits"
-    fitting = tiles_for(sizes, target, node.dtype.is_half and bool(target.matrix_lanes))
+    fitting = tiles_for(sizes, target, unit_of(node, target))
     if not fitting:
         return f"the weights of {sizes.units} units do not fit in shared memory"
     return min(fitting, key=lambda tile: (tile.clocks, tile.blocks))
 
 
-def tiles_for(sizes: Sizes, target: Target, mma: bool) -> list[RecurrenceTile]:
-    """All that fit; by mma none but if asked for, and then no others if one fits."""
+def unit_of(node: Node, target: Target) -> str:
+    """What is to multiply: matrix units where the dtype or the settings permit it."""
+    if not target.matrix_lanes:
+        return "simt"
+    if node.dtype.is_half:
+        return "mma"
+    precision = settings.matmul_precision
+    return "tf32" if precision in ROUNDED else "tf32x3" if precision == "tf32x3" else "simt"
+
+
+def tiles_for(sizes: Sizes, target: Target, wanted: str) -> list[RecurrenceTile]:
+    """All that fit with a unit, or with float32 units if none does."""
     found = []
     for parts in (1, 2, 4, 8, 16, 32, 64, 128):
-        most = target.waiting_blocks // parts
-        if sizes.backward:
-            most = most // sizes.gates * sizes.gates
-        if not most or parts > sizes.batch:
-            break
-        units, rows = -(-sizes.units // most), -(-sizes.batch // parts)
-        for unit in (True, False) if mma else (False,):
-            whole = -(-rows // (MMA_GROUP if unit else GROUP))
-            for groups in range(min(MOST_GROUPS[unit], whole), 0, -1):
-                found.append(RecurrenceTile(sizes, parts, units, groups, unit))
+        most, rows = target.waiting_blocks // parts, -(-sizes.batch // parts)
+        for unit in dict.fromkeys((wanted, "simt")):
+            matrix = unit != "simt"
+            full = -(-rows // (MMA_GROUP if matrix else GROUP))
+            for whole in (True, False) if matrix and sizes.backward else (False,):
+                blocks = most
+                if sizes.backward and not whole:
+                    blocks = most // sizes.gates * sizes.gates
+                if not blocks or parts > sizes.batch:
+                    continue
+                units = -(-sizes.units // blocks)
+                limit = MOST_MMA_GROUPS if matrix else MOST_GROUPS
+                for groups in range(min(limit, full), 0, -1):
+                    tile = RecurrenceTile(sizes, parts, units, groups, unit, whole=whole)
+                    found.append(tile)
     fitting = [tile for tile in found if tile.fits(target)]
-    return [tile for tile in fitting if tile.mma] or fitting
+    return [tile for tile in fitting if tile.matrix] or fitting
 
 
 def refusal(node: Node, target: Target) -> str:
