@@ -368,6 +368,24 @@ def test_every_tile_of_windows(
     compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
 
 
+def test_products_share_the_copy_along_k(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix that two products turn is stored once, whichever side of them it is."""
+    monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")
+    batch, size = Batch(CPU), 2048
+    x, y, w = (
+        common.buffer.leaf((size, size), float32, batch.device, slot=slot) for slot in range(3)
+    )
+    turned = contraction.transpose(w)
+    batch.want("products", [contraction.matmul(x, w), contraction.matmul(y, w)])
+    batch.want("other side", [contraction.matmul(turned, contraction.transpose(x))])
+    batch.inputs = [x, y, w]
+    found = lower.scheduled(batch.program(), Target.h200())
+    assert [kernel.choice.tier for kernel in found.kernels if kernel.choice] == [
+        algorithms.TMA_TF32
+    ] * 3
+    assert sum(node.op is ew.contiguous for node in found.stored) == 1
+
+
 def test_copies_along_k_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large operand that lies along another axis costs more to turn than tf32 saves."""
     monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")

@@ -78,9 +78,14 @@ def k_major(node: Node, along_k: tuple[bool, bool], layouts: Layouts) -> Node:
 
 def _stored(x: Node, layouts: Layouts) -> Node:
     """The same values in the order of the axes, in memory."""
-    if x not in layouts:
-        layouts[x] = ew.contiguous(x)
-    return layouts[x]
+    base, axes = x, tuple(range(len(x.shape)))
+    while base.op is movement.permute:  # two products may each have turned one value
+        axes = tuple(base.attributes["axes"][axis] for axis in axes)
+        (base,) = base.sources
+    key = ("in this order", base, axes)
+    if key not in layouts:
+        layouts[key] = ew.contiguous(x)
+    return layouts[key]
 
 
 def as_product(node: Node, layouts: Layouts) -> Node:
