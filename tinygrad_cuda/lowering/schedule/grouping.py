@@ -202,6 +202,8 @@ class Groups:
         self.depth: dict[Group, int] = {}  # kernels that a group waits for, one after another
         self.overwritten = {node.sources[0] for node in order if node.op is common.assign}
         self.updates = self._find_updates(order)
+        self.grown = False  # whether each node has a group
+        self.flat: dict[Group, set[Node]] = {}  # what groups read, from then on
 
     def _find_updates(self, order: list[Node]) -> set[Node]:
         """Elementwise nodes between the old value of an assign and the assign."""
@@ -391,6 +393,7 @@ class Groups:
 
     def join_siblings(self) -> None:
         """Groups that walk one space and read the same value read it once."""
+        self.grown = True
         buckets: dict[Any, list[Group]] = {}
         for group in self.sorted(self.after):
             key = (group.kind, group.numel, group.sign, group.update)
@@ -419,20 +422,25 @@ class Groups:
 
     def _share(self, a: Group, b: Group) -> bool:
         """Whether both read one value, or what the other may make of it again."""
+        return not self._flat_values(a).isdisjoint(self._flat_values(b))
 
-        def flat(group: Group) -> set[Node]:
-            found, nodes = set[Node](), list(group.members)
-            for node in nodes:
-                for edge in self.edges[node]:
-                    base = edge.base
-                    if edge.kind != FLAT or prod(base.shape) != group.numel or base in found:
-                        continue
-                    if base in self.inline and base.op is elementwise.cast:
-                        nodes.append(base)  # it costs nothing: what it casts is what is read
-                    elif base.op is common.buffer or base in self.owner:
-                        found.add(base)
-                        if base.op.kind == "elementwise" and self.owner.get(base) is not group:
-                            nodes.append(base)
+    def _flat_values(self, group: Group) -> set[Node]:
+        """Values that a group reads element by element, and those that they are made of."""
+        found = self.flat.get(group)
+        if found is not None:
             return found
-
-        return not flat(a).isdisjoint(flat(b))
+        found, nodes = set[Node](), list(group.members)
+        for node in nodes:
+            for edge in self.edges[node]:
+                base = edge.base
+                if edge.kind != FLAT or prod(base.shape) != group.numel or base in found:
+                    continue
+                if base in self.inline and base.op is elementwise.cast:
+                    nodes.append(base)  # it costs nothing: what it casts is what is read
+                elif base.op is common.buffer or base in self.owner:
+                    found.add(base)
+                    if base.op.kind == "elementwise" and self.owner.get(base) is not group:
+                        nodes.append(base)
+        if self.grown:
+            self.flat[group] = found
+        return found
