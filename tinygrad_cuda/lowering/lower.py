@@ -20,6 +20,7 @@ from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
+from tinygrad_cuda.lowering.schedule.stored_quotients import with_stored_quotients
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -84,4 +85,5 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
     choices: dict[Node, Choice] = {}
     if any(node.op.kind == "contraction" for node in topological(outputs)):
         outputs, choices = choose_algorithms(turn_products(outputs), target)
+        outputs, choices = with_stored_quotients(outputs, choices)
     return schedule(outputs, target, overwrites, choices)
