@@ -18,6 +18,10 @@ ALIGNMENT = 256
 WORTH_AN_EDGE = 1 << 20
 
 
+# The share of the arena that a layout of large buffers by size must not exceed: it has more edges.
+WORTH_A_LAYOUT = 0.95
+
+
 class KernelGraph(Protocol):
     """What the planner asks of a kernel DAG; a networkx DiGraph has it, and takes long to load."""
 
@@ -102,8 +106,9 @@ def plan_memory(
     in that order, it takes the latter, and its writer waits for those users by new edges. Where
     even so the arena would grow by that much, it takes the storage of a buffer that its writer is
     the last to read, if the writer may store it there, or else a part of a region whose writer
-    comes after all its users. All edges point forward in one topological order, so no cycle can
-    arise.
+    comes after all its users. Where large buffers take less if they are laid out by size, for
+    their lifetimes in that order, they are. All edges point forward in one topological order, so
+    no cycle can arise.
 
     Args:
         kernels: the DAG, such as a networkx DiGraph; its order of insertion breaks ties.
@@ -114,7 +119,17 @@ def plan_memory(
     Raises:
         ValueError: a reader does not follow the writer of its buffer.
     """
+    planned = _planned(_Planner(kernels, regions, worth_an_edge), buffers)
     planner = _Planner(kernels, regions, worth_an_edge)
+    planner.fix(_layout(planner.position, buffers, regions, worth_an_edge))
+    if planner.height >= planned.peak * WORTH_A_LAYOUT:
+        return planned
+    other = _planned(planner, buffers)
+    return other if other.peak < planned.peak * WORTH_A_LAYOUT else planned
+
+
+def _planned(planner: _Planner, buffers: Sequence[PlannedBuffer]) -> MemoryPlan:
+    """The buffers in the order of their writers."""
     written: dict[Hashable, list[PlannedBuffer]] = {}
     for buffer in buffers:
         written.setdefault(buffer.writer, []).append(buffer)
@@ -178,6 +193,17 @@ class _Planner:
             for region in sorted(regions, key=lambda region: region.nbytes)
         }
         self.awaited: dict[Hashable, int] = {}  # users of what lies in the writer's region
+        self.fixed: dict[Hashable, _Spot] = {}  # of buffers whose offsets were chosen before
+        self.zone: list[_ArenaSegment] = []  # the part of the arena that these share
+        self.height = 0  # and its bytes; all else lies behind it
+
+    def fix(self, layout: dict[Hashable, _Spot]) -> None:
+        """Gives large buffers their offsets."""
+        self.fixed = layout
+        ends = (spot.start + spot.size for spot in layout.values() if spot.region is None)
+        self.height = max(ends, default=0)
+        if self.height:
+            self.segments = [_ArenaSegment(0, self.height, None, 1 << len(self.order))]
 
     def enter(self, kernel: Hashable) -> None:
         """All kernels on paths to this one: the edges that lead here are complete by now."""
@@ -194,6 +220,9 @@ class _Planner:
         if not size:
             self.offsets[buffer.name] = 0
             return
+        if buffer.name in self.fixed:
+            self.place_fixed(buffer, self.fixed[buffer.name])
+            return
         gap, segments = self.best_gap(self.segments, size, self.before[now]), self.segments
         if gap.growth >= self.worth_an_edge:
             relaxed = self.best_gap(segments, size, (1 << now) - 1)
@@ -203,14 +232,32 @@ class _Planner:
                 elif (region := self.region_of(buffer, size)) is not None:
                     segments = self.regions[region]
                     gap = relaxed = self.best_gap(segments, size, (1 << now) - 1)
-                    self.inside[buffer.name] = region.name
-                    users = self.awaited.get(region.writer, 0)
-                    self.awaited[region.writer] = users | self.users(buffer)
+                    self.hold(buffer, region)
             if gap is relaxed or gap.growth - relaxed.growth >= self.worth_an_edge:
                 gap = relaxed
                 self.add_edges(buffer, gap, size)
         self.offsets[buffer.name] = gap.start
         self.occupy(segments, buffer, gap.start, gap.start + size)
+
+    def place_fixed(self, buffer: PlannedBuffer, spot: _Spot) -> None:
+        """Puts a buffer where it was to lie; its writer waits for all that was there."""
+        segments = self.zone
+        if spot.region is not None:
+            segments = self.regions[spot.region]
+            self.hold(buffer, spot.region)
+        end = spot.start + spot.size
+        there = tuple(s for s in segments if s.start < end and spot.start < s.end)
+        self.add_edges(buffer, _Gap(0, spot.size, spot.start, there), spot.size)
+        if spot.over is not None:
+            self.over[buffer.name] = spot.over
+        self.offsets[buffer.name] = spot.start
+        self.occupy(segments, buffer, spot.start, end)
+
+    def hold(self, buffer: PlannedBuffer, region: PlannedRegion) -> None:
+        """Lets the writer of a region wait for the users of a buffer that lies there."""
+        self.inside[buffer.name] = region.name
+        users = self.awaited.get(region.writer, 0)
+        self.awaited[region.writer] = users | self.users(buffer)
 
     @staticmethod
     def best_gap(segments: list[_ArenaSegment], size: int, finished: int) -> _Gap:
@@ -304,6 +351,86 @@ class _Planner:
                     raise ValueError(
                         f"{reader} reads {buffer.name} but does not follow {buffer.writer}"
                     )
+
+
+class _Spot(NamedTuple):
+    """Where a buffer is to lie: in a region, or in the arena; and over which other one."""
+
+    region: PlannedRegion | None
+    start: int
+    size: int
+    over: Hashable | None
+
+
+class _Span(NamedTuple):
+    """Buffers that lie over each other one after another, and when the memory is theirs."""
+
+    buffers: list[PlannedBuffer]
+    size: int
+    first: int
+    last: int
+
+
+def _layout(
+    position: dict[Hashable, int],
+    buffers: Sequence[PlannedBuffer],
+    regions: Sequence[PlannedRegion],
+    least: int,
+) -> dict[Hashable, _Spot]:
+    """Offsets of the buffers of `least` bytes, the largest first, each as low as it can lie.
+
+    Lifetimes are those in one order of the kernels, so that edges must keep them apart.
+    """
+    taken: dict[PlannedRegion | None, list[tuple[int, int, _Span]]] = {None: []}
+    taken |= {region: [] for region in sorted(regions, key=lambda region: region.nbytes)}
+    found: dict[Hashable, _Spot] = {}
+    for span in sorted(_spans(position, buffers, least), key=lambda span: -span.size):
+        for region in [*list(taken)[1:], None]:
+            start = _lowest([t for t in taken[region] if _together(t[2], span)], span.size)
+            fits = region is None or (
+                start + span.size <= region.nbytes and span.last < position[region.writer]
+            )
+            if fits:
+                taken[region].append((start, start + span.size, span))
+                over: Hashable | None = None
+                for buffer in span.buffers:
+                    found[buffer.name] = _Spot(region, start, span.size, over)
+                    over = buffer.name
+                break
+    return found
+
+
+def _spans(
+    position: dict[Hashable, int], buffers: Sequence[PlannedBuffer], least: int
+) -> list[_Span]:
+    """Large buffers with their lifetimes; those stored over another one lengthen its span."""
+    spans: dict[Hashable, _Span] = {}  # by the name of its last buffer
+    for buffer in sorted(buffers, key=lambda buffer: position[buffer.writer]):
+        size = _aligned(buffer.nbytes)
+        if size < least:
+            continue
+        first = position[buffer.writer]
+        last = max([first, *(position[reader] for reader in buffer.readers)])
+        last = last if buffer.reusable else len(position)
+        ends = (name for name in buffer.over if name in spans and spans[name].last == first)
+        old = next((name for name in ends if spans[name].size == size), None)
+        before = spans.pop(old) if old is not None else _Span([], size, first, last)
+        spans[buffer.name] = _Span([*before.buffers, buffer], size, before.first, last)
+    return list(spans.values())
+
+
+def _together(one: _Span, other: _Span) -> bool:
+    return one.first <= other.last and other.first <= one.last
+
+
+def _lowest(taken: list[tuple[int, int, _Span]], size: int) -> int:
+    """The lowest offset with so much room between what is taken."""
+    start = 0
+    for first, end, _ in sorted(taken, key=lambda piece: piece[:2]):
+        if first - start >= size:
+            break
+        start = max(start, end)
+    return start
 
 
 def _topological(kernels: KernelGraph) -> list[Hashable]:
