@@ -51,7 +51,7 @@ def stored_values(groups: Groups) -> set[Node]:
     return values.stored
 
 
-class _State(NamedTuple):
+class _StorageState(NamedTuple):
     """What `_StoredValues` has, whose sets are replaced and never changed."""
 
     stored: set[Node]
@@ -134,13 +134,13 @@ class _StoredValues:
         if self._cost(group, readers) >= single[1]:
             self._restore(single[0])
 
-    def _state(self) -> _State:
-        return _State(
+    def _state(self) -> _StorageState:
+        return _StorageState(
             self.stored.copy(), self.loads.copy(), self.made.copy(), self.tiles.copy(),
             self.users.copy(),
         )  # fmt: skip
 
-    def _restore(self, state: _State) -> None:
+    def _restore(self, state: _StorageState) -> None:
         self.stored, self.loads, self.made, self.tiles, self.users = state
 
     def _cost(self, group: Group, readers: set[Group]) -> float:
