@@ -68,23 +68,28 @@ CASES = (
     *(Case((256, side, side, c), FIRST, bfloat16, bfloat16) for c, side in IMAGES),
     Case((256, 512, 7, 7), LAST, bfloat16, bfloat16),
     Case((256, 7, 7, 512), FIRST, bfloat16, bfloat16),
+    Case((512, 512, 3, 3), LAST, float32, bfloat16),
     Case((256, 64, 56, 56), LAST, float32, bfloat16),
     Case((256, 64, 56, 56), LAST, bfloat16, float32),
 )
-# Elements of a tile and of its first axis; the last is a map without tiles.
-VARIANTS = ((4096, 64), (2048, 64), (2048, 32), (8192, 64), (4096, 128), (1024, 32), (0, 0))
+# Elements of a tile and of its first axis, and blocks that a multiprocessor should hold; the last
+# is a map without tiles.
+VARIANTS = (
+    (4096, 64, 1), (4096, 64, 4), (4096, 64, 6), (4096, 64, 8), (2048, 64, 1), (2048, 64, 8),
+    (8192, 64, 1), (0, 0, 1),
+)  # fmt: skip
 
 
 @contextmanager
-def variant(elements: int, long: int) -> Iterator[None]:
+def variant(elements: int, long: int, dense: int) -> Iterator[None]:
     """Tiles of another size, or none."""
-    before = transpose.ELEMENTS, transpose.LONG, emit.TILED
-    transpose.ELEMENTS, transpose.LONG = elements, long
+    before = transpose.ELEMENTS, transpose.LONG, transpose.DENSE, emit.TILED
+    transpose.ELEMENTS, transpose.LONG, transpose.DENSE = elements, long, dense
     emit.TILED = emit.TILED if elements else 1 << 62
     try:
         yield
     finally:
-        transpose.ELEMENTS, transpose.LONG, emit.TILED = before
+        transpose.ELEMENTS, transpose.LONG, transpose.DENSE, emit.TILED = before
 
 
 def lowered(case: Case) -> Any:
@@ -132,8 +137,8 @@ def main() -> None:
     given = parser.parse_args()
     runner, results = Runner(), []
     made: list[Any] = []
-    for elements, long in VARIANTS:
-        with variant(elements, long):
+    for how in VARIANTS:
+        with variant(*how):
             made.append([lowered(case) for case in CASES])
     texts = [program.source for programs in made for program in programs]
     binaries = compiler.compile_many(texts, "sm_90a")

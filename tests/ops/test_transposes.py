@@ -33,6 +33,10 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "channels first": ((4, 16, 32, 64), (0, 3, 1, 2)),
     "small images": ((32, 256, 4, 4), (0, 2, 3, 1)),
     "odd images": ((16, 96, 7, 7), (0, 2, 3, 1)),
+    "kernels": ((80, 96, 3, 3), (0, 2, 3, 1)),
+    "small kernels": ((128, 161, 2, 2), (0, 2, 3, 1)),
+    "many kernels": ((2003, 16, 3, 3), (0, 2, 3, 1)),
+    "five by one": ((501, 50, 5), (0, 2, 1)),
     "odd channels": ((11, 33, 16, 16), (0, 2, 3, 1)),
     "short axes": ((300, 16, 18), (0, 2, 1)),
     "reversed": ((40, 48, 56), (2, 1, 0)),
@@ -82,7 +86,9 @@ def test_copies_in_another_order(
 
 
 @pytest.mark.parametrize("device", ["emu", "cuda"])
-@pytest.mark.parametrize("shape", [(3, 208, 176), (300, 17, 16), (300, 16, 17)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 208, 176), (300, 17, 16), (300, 16, 17), (150, 64, 9)], ids=str
+)
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=lambda dtype: dtype.name)
 def test_every_dtype(
     dtype: DType, shape: tuple[int, ...], device: str, request: pytest.FixtureRequest
@@ -102,10 +108,12 @@ def test_every_dtype(
     ids=lambda dtype: dtype.name,
 )
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
+@pytest.mark.parametrize("shape", [(2, 208, 176), (80, 96, 9)], ids=["rows", "runs"])
 def test_casts_cross_with_the_values(
-    source: DType, target: DType, before: bool, device: str, request: pytest.FixtureRequest
-) -> None:
-    x = drawn((2, 208, 176), source)
+    source: DType, target: DType, before: bool, shape: tuple[int, ...], device: str,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    x = drawn(shape, source)
 
     def make(x: Node) -> list[Node]:
         if before:

@@ -1,21 +1,50 @@
-// map over 73728 elements, 8 a thread: contiguous.
+// transposing map over 73728 elements, 2 x 16 x 64 a block: contiguous.
 // Stores contiguous (128, 3, 3, 64) bfloat16.
-// Grid 36 x 256 threads, 294912 bytes moved at least.
-TGC_STAGE(map_contiguous_66b86f6ea9,
-  const tgc_bfloat16* in0;
+// Grid 64 x 256 threads, 294912 bytes moved at least.
+TGC_STAGE(map_contiguous_b2f3bd40b0,
   tgc_bfloat16* out0;
+  const tgc_bfloat16* in0;
 ) {
-  const int item = virtual_block * 256 + threadIdx.x;
-  if (item >= 9216) return;
-  float out0x8[8];
-#pragma unroll
-  for (int v = 0; v < 8; v++) {
-    const float in0 = tgc_load(p.in0, item / 9 * 72 + v * 9 + item % 9);
-    const float contiguous0 = in0;
-    out0x8[v] = contiguous0;
+  tgc_bfloat16* const tile0 = reinterpret_cast<tgc_bfloat16*>(smem);
+  tgc_vector<tgc_bfloat16, 8> tile0_held;
+  {
+    const int item = threadIdx.x;
+    const int plane = virtual_block * 2 + item / 72;
+    const int vector = item % 72;
+    if (item < 144) {
+      tile0_held = tgc_load_vector<8>(p.in0, plane * 576 + vector * 8);
+    }
   }
-  tgc_store_vector(p.out0, item / 72 * 576 + item % 9 * 64 + item / 9 % 8 * 8,
-      tgc_rounded<tgc_bfloat16>(out0x8));
+  {
+    const int item = threadIdx.x;
+    if (item < 144) {
+#pragma unroll
+      for (int v = 0; v < 8; v++) {
+        const int element = item * 8 + v;
+        const int start = element / 9 * 16 + element % 9;
+        tile0[start ^ start / 128 % 8 * 8] = tile0_held.at[v];
+      }
+    }
+  }
+  __syncthreads();
+  {
+    const int item = threadIdx.x;
+    const int plane = virtual_block * 2 + item / 128;
+    const int along_in = item / 8 % 16;
+    const int vector = item % 8;
+    const int start = item / 128 * 1024 + item % 8 * 128 + item / 8 % 16;
+    const int column = item % 8;
+    if (along_in < 9) {
+      float out0x8[8];
+#pragma unroll
+      for (int v = 0; v < 8; v++) {
+        const float crossed0 = tgc_to_compute(tile0[(start + v * 16) ^ column * 8]);
+        const float contiguous0 = crossed0;
+        out0x8[v] = contiguous0;
+      }
+      tgc_store_vector(p.out0, plane * 576 + along_in * 64 + vector * 8, tgc_rounded<tgc_bfloat16>(out0x8));
+    }
+  }
 }
 
 // transposing map over 4194304 elements, 64 x 64 a block: contiguous.

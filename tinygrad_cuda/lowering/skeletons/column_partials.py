@@ -69,9 +69,9 @@ class Columns:
         }
         for name, (one, scratch) in zip(self.names, self.scratches.items()):
             pointer = row.words.scratch(scratch, one.ctype, True)
-            place = f"(virtual_block * {items} + item) * {width}"
+            element = f"(virtual_block * {items} + item) * {width}"
             where = f"({name}[k]" if trips else f"<{width}>({name}, item, {items}"
-            self.last.append(f"tgc_columns_keep{where}, {pointer}, {place});")
+            self.last.append(f"tgc_columns_keep{where}, {pointer}, {element});")
         self.shared = offset
 
     @property
@@ -102,7 +102,7 @@ class Columns:
         taken = own.accumulators
         own.settle(taken)
         made, stored = own.finish()
-        place = f"part * {own.lines} + column"
+        element = f"part * {own.lines} + column"
         body = fill(
             "column_reduce.cuh",
             "join_columns",
@@ -112,7 +112,7 @@ class Columns:
             parts=self.blocks,
             before=own.start(taken),
             load=[
-                f"{a.name} = {a.operator}()({a.name}, tgc_load({pointer}, {place}));"
+                f"{a.name} = {a.operator}()({a.name}, tgc_load({pointer}, {element}));"
                 for a, pointer in zip(taken, pointers)
             ],
             combine=[

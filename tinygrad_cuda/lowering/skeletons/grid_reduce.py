@@ -32,9 +32,9 @@ def grid_reduce_stage(kernel: Kernel) -> Stage:
 class _Tiles:
     """Where a loop over a tile has its operands: in shared memory, or in registers."""
 
-    def __init__(self, wide: list[Node], place: str) -> None:
+    def __init__(self, wide: list[Node], index: str) -> None:
         self.number = {node: number for number, node in enumerate(wide)}
-        self.place = place
+        self.index = index
         self.form = "tile{}[item]"
 
     def holds(self, node: Node) -> bool:
@@ -45,9 +45,9 @@ class _Tiles:
         """An element is loaded by itself: of what is one value a row, it may."""
         assert not depth, "the schedule has an operand that does not lie as its rows do"
 
-    def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str:
+    def vector(self, node: Node, key: Any, width: int, index: str, names: set[str]) -> str:
         """The text that reads a vector."""
-        assert place == self.place, f"{node} does not lie as the schedule says"
+        assert index == self.index, f"{node} does not lie as the schedule says"
         return self.form.format(self.number[node])
 
 
@@ -143,12 +143,12 @@ class _GridReduce:
         return f"[{trips}]" if trips > 1 else ""
 
     def _to_registers(self, trips: int) -> list[str]:
-        found = []
+        loads = []
         for number in range(len(self.wide)):
             name = f"registers{number}" + "[k]" * (trips > 1)
-            found.append(f"{name} = tile{number}[item];")
-            found.append(f"bits |= tgc_grid_load_bits({name});")
-        return found
+            loads.append(f"{name} = tile{number}[item];")
+            loads.append(f"bits |= tgc_grid_load_bits({name});")
+        return loads
 
     def _copy(self, sizes: dict[str, Any], position: list[str]) -> list[str]:
         start = self.writer.index_text(self.start)

@@ -83,10 +83,10 @@ class ReductionSpace:
     """Where element `column` of row `line` lies, row-major over all axes."""
 
     def __init__(self, sign: Signature, line: Index, column: Index) -> None:
-        kept = iter(ix.unflatten(line, [size for size, reduced in sign if not reduced]))
+        outer = iter(ix.unflatten(line, [size for size, reduced in sign if not reduced]))
         inner = iter(ix.unflatten(column, [size for size, reduced in sign if reduced]))
-        places = [next(inner) if reduced else next(kept) for _, reduced in sign]
-        self.flat = ix.flatten(places, [size for size, _ in sign])
+        position = [next(inner) if reduced else next(outer) for _, reduced in sign]
+        self.flat = ix.flatten(position, [size for size, _ in sign])
         self.line = line
 
 
@@ -117,7 +117,7 @@ class ReductionAccumulators:
             accumulator(node, self.words.fresh(value_stem(node))) for node in anchors
         ]
         self.phase: dict[Node, int] = {}  # the loop in which each node can first be made
-        self._known: dict[Node, int] = {}
+        self._loops_before: dict[Node, int] = {}
         self.phase |= {node: self.ready(node) for node in kernel.nodes}
         for node in kernel.nodes:
             if kernel.is_line(node):
@@ -125,20 +125,20 @@ class ReductionAccumulators:
 
     def ready(self, node: Node) -> int:
         """How many loops must be done before a node can be made: those of reductions it needs."""
-        phase, known, stack = self.phase, self._known, [node]
+        phase, loops_before, stack = self.phase, self._loops_before, [node]
         while stack:
             top = stack[-1]
             sources = () if top in self.writer.memory else top.sources
-            missing = [s for s in sources if s not in known and s not in phase]
-            if top in known or not missing:
+            missing = [s for s in sources if s not in loops_before and s not in phase]
+            if top in loops_before or not missing:
                 stack.pop()
-                value = max((phase.get(s, known.get(s, 0)) for s in sources), default=0)
-                known[top] = value
+                value = max((phase.get(s, loops_before.get(s, 0)) for s in sources), default=0)
+                loops_before[top] = value
                 if top in self.kernel.anchors:
                     phase[top] = value if top in self.kernel.one_hot else value + 1
             else:
                 stack.extend(missing)
-        return phase.get(node, known[node])
+        return phase.get(node, loops_before[node])
 
     @property
     def line_stores(self) -> list[Node]:
@@ -195,14 +195,14 @@ class ReductionAccumulators:
 
     def _elements(self, node: Node) -> list[Node]:
         """Values in memory of which an element of this one needs the same element."""
-        found, stack = [], [node]
+        values, stack = [], [node]
         while stack:
             top = stack.pop()
             if top in self.writer.memory:
-                found.append(top)
+                values.append(top)
             elif top.op.kind == "elementwise" or top.op in TRANSPARENT or top.op is reshape:
                 stack.extend(top.sources)
-        return found
+        return values
 
     def _at(self, gather: OneHotGather) -> tuple[Index, ...]:
         """The coordinates of a row's position."""
@@ -250,12 +250,12 @@ class ReductionAccumulators:
                 f"{one.name} = tgc_warp_reduce{size}({one.name}, {one.operator}());"
                 for one in taken
             ]
-        places = {}
+        memory_of = {}
         offset = 0
         for one in self.accumulators:  # each has its own memory
-            places[one.name] = f"{self.slots} + {offset}" if offset else self.slots
+            memory_of[one.name] = f"{self.slots} + {offset}" if offset else self.slots
             offset += one.bytes * WARP
-        calls = [(one, f"{one.name}, {one.operator}(), {places[one.name]}") for one in taken]
+        calls = [(one, f"{one.name}, {one.operator}(), {memory_of[one.name]}") for one in taken]
         if not calls:
             return []
         return [
@@ -278,11 +278,11 @@ def keep(
     index: str = "row",
 ) -> list[str]:
     """Statements that leave a part's results in memory."""
-    found = []
+    statements = []
     for one in taken:
         pointer = row.words.scratch(scratches[one], one.ctype, True)
-        found.append(f"tgc_store({pointer}, {index} * {parts} + part, {one.name});")
-    return found
+        statements.append(f"tgc_store({pointer}, {index} * {parts} + part, {one.name});")
+    return statements
 
 
 def join_stage(

@@ -50,12 +50,12 @@ class RowPipeline:
         """An element is loaded by itself: each row would wait for it after all."""
         raise AssertionError("the schedule has an operand that is not loaded by vectors")
 
-    def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str:
+    def vector(self, node: Node, key: Any, width: int, index: str, names: set[str]) -> str:
         """The text that reads a vector: of a row that has arrived, or of what all rows share.
 
         Args:
             key: what distinguishes it from others.
-            place: where it lies in memory, which depends on the variables `names`.
+            index: where it lies in memory, which depends on the variables `names`.
         """
         pointer = self.row.words.read(node)
         nbytes = width * node.dtype.itemsize
@@ -74,11 +74,11 @@ class RowPipeline:
             rows = 1 if shared else DEPTH
             self.offset += rows * -(-self.items * nbytes // 16) * 16
             if shared:
-                self.start.append(f"{name}[item] = tgc_load_vector<{width}>({pointer}, {place});")
+                self.start.append(f"{name}[item] = tgc_load_vector<{width}>({pointer}, {index});")
             else:
                 copy = "tgc_copy_ahead" + "_lasting" * (node in self.row.writer.lasting)
                 target = f"{name} + (buffer * {self.items} + item)"
-                self.copies.append(f"{copy}({target}, {pointer}, {place});")
+                self.copies.append(f"{copy}({target}, {pointer}, {index});")
         if shared:
             return f"{self.names[key]}[item]"
         self.last = self.loop

@@ -140,7 +140,7 @@ def _phases(
     ring: RowPipeline | None = None,
 ) -> list[str]:
     """The loops over a row."""
-    writer, kept = row.writer, row.writer.held
+    writer, pipeline = row.writer, row.writer.held
     row.outer = Scope("row")
     items = row.length // width
     item, v = ix.variable("item", items), ix.variable("v", width)
@@ -151,7 +151,7 @@ def _phases(
     text: list[str] = []
     for loop in range(1, loops + 1):
         ahead = None if fits else _ahead(row, loop, width)
-        writer.held = kept or ahead
+        writer.held = pipeline or ahead
         if ring:
             ring.loop = loop
         stores = _open(row, item, v, width)
@@ -168,10 +168,10 @@ def _phases(
             text += _long(row, ahead, phases[-1], back, items, **ends, **sizes)
         row.outer.lines = []
         row.settle(taken)
-    if kept is not None:
-        kept.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"])
-        kept.count(["\n".join(chain(*phase.values())) for phase in phases])
-        text = kept.declarations
+    if pipeline is not None:
+        pipeline.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"])
+        pipeline.count(["\n".join(chain(*phase.values())) for phase in phases])
+        text = pipeline.declarations
     for loop, phase in enumerate(phases if fits else [], 1):
         filled = fill("row_reduce.cuh", "phase", trips=trips, unroll=trips, **sizes, **phase)
         text += filled.splitlines()
@@ -282,8 +282,8 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     ends = {"first": f"part * {THREADS}", "unroll": UNROLLED}
     holes = _holes(row, stores, taken, THREADS)
     phase = _long(row, ahead, holes, kernel.reverse, items, **ends, **sizes)
-    kept = keep(row, taken, scratches, parts)
-    phase += fill("row_reduce.cuh", "keep", keep=kept).splitlines()
+    statements = keep(row, taken, scratches, parts)
+    phase += fill("row_reduce.cuh", "keep", keep=statements).splitlines()
     body = fill("row_reduce.cuh", "part_body", parts=parts, phases=phase)
     blocks = row.lines * parts
     label = comment(

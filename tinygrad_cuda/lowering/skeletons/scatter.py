@@ -42,8 +42,8 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
     find = [*writer.scopes[0].lines, *writer.scopes[1].lines, f"own_target = (int){where};"]
     writer.scopes = [Scope(), Scope("item", "entry")]
     entry = ix.variable("entry", max(count, 1))
-    place = entry * inner + item % inner
-    value = writer.value(values, ix.unflatten(place, values.shape))
+    source = entry * inner + item % inner
+    value = writer.value(values, ix.unflatten(source, values.shape))
     take = [*writer.scopes[0].lines, *writer.scopes[1].lines, _take(kernel, value)]
     writer.scopes = [Scope("item")]
     writer.anchored[node] = "result"

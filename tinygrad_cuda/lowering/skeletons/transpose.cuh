@@ -2,7 +2,8 @@
 // a tile of both axes: neighbouring threads load along the one, the tile passes through shared memory,
 // and neighbouring threads store along the other. Both sides move up to 16 bytes a thread, all loads of
 // a thread are in flight together, and chunks of 16 bytes of the tile are swizzled, so that no bank is
-// asked twice.
+// asked twice. Rows too short or too odd for that, which follow each other in memory (the windows of a
+// weight, images of 7 x 7), are loaded as one run.
 //
 // Grid: a block of 256 threads for each tile, of 4096 elements where there are enough. Bytes: each
 // value once.

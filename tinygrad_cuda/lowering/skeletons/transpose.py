@@ -23,9 +23,11 @@ from tinygrad_cuda.lowering.schedule.operands import operands
 
 CHUNK = 16  # bytes of one access
 SHORT = 16  # elements of an axis up to which neighbours share a sector of memory anyway
+SHORTEST = 4  # elements of rows that follow each other
 LONG = 64  # elements of an axis of a tile at first
 ELEMENTS = 4096  # of a tile
 SECTOR = 16  # elements of 2 bytes that memory moves together
+DENSE = 1  # blocks that a multiprocessor should hold
 TILE_BYTES = 32 << 10  # of a block's tiles: six of them share a multiprocessor
 
 
@@ -115,7 +117,7 @@ def transpose_cut(kernel: Kernel) -> TransposeCut | None:
     widest = max(node.dtype.itemsize for node in kernel.stores)
     if 2 * moved[axes] < widest:
         return None
-    width = _divisor(axes.along_out, min(8, CHUNK // widest, axes.along_out // 2))
+    width = _divisor(axes.along_out, min(8, CHUNK // widest, _power(axes.along_out // 2)))
     cut = _tiled(kernel, axes, width, max(moved[axes], widest))
     crossing = CrossedTiles(cut)
     _evaluated(kernel, crossing, KernelParams())
@@ -172,7 +174,8 @@ def _axes_of(index: Index, numel: int) -> Axes | None:
     if near is None or far is None or near is far:
         return None
     whole = prod(digit.extent for digit in digits) == numel
-    if not whole or min(near.extent, far.extent) < SHORT or near.stride % far.extent:
+    least = SHORTEST if far.coefficient == near.extent else SHORT  # its rows may be one run
+    if not whole or near.extent < least or far.extent < SHORT or near.stride % far.extent:
         return None
     outer = numel // (near.stride * near.extent)
     return Axes(outer, near.extent, near.stride // far.extent, far.extent)
@@ -302,7 +305,9 @@ def transpose_stages(kernel: Kernel, cut: TransposeCut) -> list[Stage]:
     )
     tile = " x ".join(str(size) for size in (cut.planes, cut.tile_in, cut.tile_out) if size > 1)
     label = comment(kernel, f"transposing map over {kernel.numel} elements, {tile} a block", blocks)
-    return [wrapped(kernel, stem(kernel), body, words.list, blocks, first.shared, label)]
+    stage = wrapped(kernel, stem(kernel), body, words.list, blocks, first.shared, label)
+    stage.dense = DENSE
+    return [stage]
 
 
 def _evaluated(
@@ -336,30 +341,41 @@ class FirstHalf:
         cut, axes = crossing.cut, crossing.cut.axes
         self.words, self.memory = words, set(kernel.reads)
         self.cut, self.shared = cut, 0
-        self.width = width = min(self._width(tile) for tile in crossing.tiles)
-        vectors = cut.elements // width
-        self.trips = -(-vectors // THREADS)
+        rows, runs = (min(map(width, crossing.tiles)) for width in (self._width, self._run_width))
+        self.by_runs, self.width = runs > rows, max(rows, runs)
+        self.vectors = (
+            cut.planes * cut.tile_out * axes.along_in if self.by_runs else cut.elements
+        ) // self.width
+        self.trips = -(-self.vectors // THREADS)
         self.reader = Evaluator(words, self.memory, is_wide(kernel), kernel.narrowed)
         self.reader.scopes = [Scope("plane", "vector", "along_out"), Scope("v")]
-        self.lane = ix.variable("v", width)
-        self.reader.lane = Lane(self.lane, width)
-        self.base = ix.variable("vector", axes.along_in // width) * width
-        self.along_out = ix.variable("along_out", axes.along_out)
+        self.lane = ix.variable("v", self.width)
+        self.reader.lane = Lane(self.lane, self.width)
         self.tiles: list[str] = []
         self.declare: list[str] = []
         self.hold: list[str] = []
-        self.put = [f"const int start = item * {width};"]
+        self.put: list[str] = []
         for tile, name in crossing.tiles.items():
             self._add(tile, name)
-        self.partial = f"item < {vectors}" if vectors % THREADS else ""
+        self.partial = f"item < {self.vectors}" if self.vectors % THREADS else ""
 
     def _width(self, tile: CrossedTile) -> int:
-        """Neighbours of a tile that one access loads."""
+        """Neighbours of a row of a tile that one access loads."""
+        return self._aligned(tile, self.cut.axes.along_in, tile.step)
+
+    def _run_width(self, tile: CrossedTile) -> int:
+        """The same where a tile's rows follow each other in memory and are one run; else 0."""
+        cut, length = self.cut, self.cut.axes.along_in
+        if tile.step != length or length > cut.tile_in:
+            return 0
+        return self._aligned(tile, length * cut.tile_out, length * cut.axes.along_out)
+
+    def _aligned(self, tile: CrossedTile, *steps: int) -> int:
+        """Elements of an access that divide where a tile begins, and these steps."""
         nodes = [tile.node, *([] if tile.node in self.memory else self.memory)]
         large = [node for node in nodes if prod(node.shape) >= prod(tile.node.shape)]
         width = min(8, CHUNK // max(node.dtype.itemsize for node in large))
-        index = tile.first + self.cut.axes.along_in + tile.step * ix.variable("along_out", 2)
-        while not ix.divisible(index, width):
+        while not ix.divisible(tile.first, width) or any(step % width for step in steps):
             width //= 2
         return width
 
@@ -377,12 +393,24 @@ class FirstHalf:
         self._make(tile, held)
         chunk = CHUNK // node.dtype.itemsize
         place = f"start ^ start / {self.cut.swizzled(chunk)} % 8 * {chunk}"
-        self.put.append(f"*reinterpret_cast<{vector}*>({name} + ({place})) = {held};")
+        if not self.by_runs:
+            self.put.append(f"*reinterpret_cast<{vector}*>({name} + ({place})) = {held};")
+            return
+        self.put.append(f"{name}[{place}] = {held}.at[{'v' if width > 1 else 0}];")
+
+    def _first(self, tile: CrossedTile) -> Index:
+        """The position of a vector's first element."""
+        axes, width = self.cut.axes, self.width
+        if self.by_runs:
+            run = ix.variable("vector", axes.along_in * axes.along_out // width)
+            return tile.first + run * width
+        row = ix.variable("along_out", axes.along_out) * tile.step
+        return tile.first + row + ix.variable("vector", axes.along_in // width) * width
 
     def _make(self, tile: CrossedTile, held: str) -> None:
         """A vector of a tile: loaded as it lies in memory, or evaluated."""
         node, reader, width = tile.node, self.reader, self.width
-        base = tile.first + self.along_out * tile.step + self.base
+        base = self._first(tile)
         if node in self.memory:
             place = reader.index_text(base)
             text = f"tgc_load_vector<{width}>({self.words.read(node)}, {place})"
@@ -401,21 +429,44 @@ class FirstHalf:
 
     def load(self) -> list[str]:
         """Which vector of its tile a thread loads, and that it does."""
-        cut, row = self.cut, self.cut.tile_in // self.width
-        item = ix.variable("item", cut.elements // self.width)
-        lines, tests = _positions(
-            cut,
-            Position("plane", item // (row * cut.tile_out), cut.planes, cut.axes.planes),
-            Position("vector", item % row, row, cut.axes.along_in // self.width),
-            Position("along_out", item // row % cut.tile_out, cut.tile_out, cut.axes.along_out),
-        )
+        cut, axes = self.cut, self.cut.axes
+        item = ix.variable("item", self.vectors)
+        if self.by_runs:
+            run = self.vectors // cut.planes
+            whole = axes.along_in * axes.along_out // self.width
+            positions = (
+                Position("plane", item // run, cut.planes, axes.planes),
+                Position("", item, 1, 1),
+                Position("vector", item % run, run, whole),
+            )
+        else:
+            row = cut.tile_in // self.width
+            column = item // row % cut.tile_out
+            positions = (
+                Position("plane", item // (row * cut.tile_out), cut.planes, axes.planes),
+                Position("vector", item % row, row, axes.along_in // self.width),
+                Position("along_out", column, cut.tile_out, axes.along_out),
+            )
+        lines, tests = _positions(cut, *positions)
         if self.partial:
             tests.insert(0, self.partial)
         return [*lines, *_guarded(tests, _vector(self.reader, self.hold))]
 
     def store(self) -> list[str]:
-        """That a thread stores its vector in the tile."""
-        return _guarded([self.partial] if self.partial else [], self.put)
+        """That a thread stores its vector in the tile, of a run each element in its row."""
+        put = [f"const int start = item * {self.width};", *self.put]
+        if self.by_runs:
+            element, length = (
+                ix.variable("element", self.vectors * self.width),
+                self.cut.axes.along_in,
+            )
+            row, inside = ix.divide(element, length)
+            start = ix.render(row * self.cut.tile_in + inside, False)
+            each = f"item * {self.width}{' + v' if self.width > 1 else ''}"
+            put = [f"const int element = {each};", f"const int start = {start};", *self.put]
+            text = fill("transpose.cuh", "vector", before=[], width=self.width, map=put, after=[])
+            put = text.splitlines()
+        return _guarded([self.partial] if self.partial else [], put)
 
 
 def _second_half(cut: TransposeCut, writer: Evaluator, after: list[str]) -> list[str]:
