@@ -165,11 +165,11 @@ class Launches:
 
 def about(made: Lowered) -> list[str]:
     """What each launch computes: its name, and a product's tiles."""
-    found = []
+    texts = []
     for launch in made.launches:
         comments = [line for line in launch.text.splitlines() if "tiles of" in line]
-        found.append(" | ".join([launch.name, *(line.strip("/ ") for line in comments)]))
-    return found
+        texts.append(" | ".join([launch.name, *(line.strip("/ ") for line in comments)]))
+    return texts
 
 
 def measure(

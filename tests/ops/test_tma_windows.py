@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.ops.convolution import (
     convolution_input_gradient,
     convolution_weight_gradient,
 )
-from tinygrad_cuda.graph.ops.windows import Columns
+from tinygrad_cuda.graph.ops.windows import WindowColumns
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma_pixels
@@ -133,10 +133,10 @@ def test_columns_of_other_windows_are_not_believed(
 ) -> None:
     """Where positions differ from what the operand says of itself, masks read it."""
 
-    def wrong(taps: Any, sizes: Any, at: Any, turned: bool) -> Columns:
-        return Columns(taps, sizes, at._replace(**change), turned)
+    def wrong(taps: Any, sizes: Any, at: Any, turned: bool) -> WindowColumns:
+        return WindowColumns(taps, sizes, at._replace(**change), turned)
 
-    monkeypatch.setattr(channels_last, "Columns", wrong)
+    monkeypatch.setattr(channels_last, "WindowColumns", wrong)
     passes = Passes(batch, PROBLEMS[0], bfloat16)
     passes.want("result", "weight")
     assert passes.text.count("tgc_tma_load_pixels(") == 1  # its definition

@@ -12,7 +12,7 @@ from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.graph.ops.movement import batched, permute, reshape
-from tinygrad_cuda.graph.ops.windows import Columns
+from tinygrad_cuda.graph.ops.windows import WindowColumns
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +55,7 @@ def _product(
     split: Shape = (),
     axes: Shape = (),
     shape: Shape = (),
-    windows: Columns | None = None,
+    windows: WindowColumns | None = None,
 ) -> Array:
     """The product, its elements in another order where a plan wants them so."""
     c = numeric.product(a, b)

@@ -15,7 +15,7 @@ from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.graph.ops.geometry import Geometry
 
 
-class Columns(NamedTuple):
+class WindowColumns(NamedTuple):
     """Windows of images with the channels last as a matrix: a column is a window, a row a channel
     at a tap, ``k = tap C + c``.
 
@@ -31,13 +31,13 @@ class Columns(NamedTuple):
     geometry: Geometry
     windows_along_k: bool
 
-    def as_images(self) -> Columns:
+    def as_images(self) -> WindowColumns:
         """The same windows, of lines as images of one row."""
         if len(self.taps) != 1:
             return self
         at = self.geometry
         wide = Geometry((1, *at.stride), ((0, 0), *at.padding), (1, *at.dilation), at.groups)
-        return Columns((1, *self.taps), (1, *self.sizes), wide, self.windows_along_k)
+        return WindowColumns((1, *self.taps), (1, *self.sizes), wide, self.windows_along_k)
 
     @property
     def repeats(self) -> int:

@@ -433,38 +433,28 @@ def _copied_by_row(
     """Copies of rows that begin at computed positions or hold zeros, if this operand's do."""
     source, tile = threads.source, problem.tile
     row = ix.variable(threads.strided, threads.extents[1])
-    along_k, vector, step = threads.contiguous == "k", tile.vector, f"step_{source.name}"
+    along_k, step = threads.contiguous == "k", f"step_{source.name}"
     rows = None if reader.wide else rows_of(runs.first, runs.guard, row)
     if rows is None or not (rows.computed or runs.guard):
         return None
-    tiled = _rows_by_tile(problem, threads, reader, row) if along_k else None
-    aligned, rows = tiled is not None, tiled or rows
     together = threads.loads > 1 and not threads.skip() and threads.loads <= threads.length <= 32
     if not along_k and not together:
         return None
+    tiled = _rows_by_tile(problem, threads, reader, row) if along_k else None
+    rows = tiled or rows
     reader.scopes = [outer, Scope(), Scope(threads.strided, step, "k_tile"), Scope("v")]
-    (thread, first_row), side = threads.offsets, source.name
-    first = f"tile_{source.other} * {source.tile}"
-    start = "" if aligned else f"({'k_first' if along_k else first}) / {vector} + "
-    last = "" if aligned else f"{step} * {vector} < {'k_last' if along_k else threads.extents[0]}"
-    case = f"{last} ? {rows.case} : 1u << {OUTSIDE}" if last else rows.case
-    declare = [
-        *([f"const int k_tile = k_first / {tile.k};"] if aligned else []),
-        f"const int {step} = {start}{thread};",
-        f"const {runs.node.dtype.c}* const from_{side} = {reader.words.read(runs.node)} + "
-        f"({reader.index_text(rows.rest)});",
-        f"const unsigned case_{side} = {case};",
-    ]
+    thread, first_row = threads.offsets
+    declare = _cases(problem, threads, runs.node, reader, rows, tiled is not None)
     holes = {
         **_slots(tile, threads),
         "row": first_row,
-        "column": tile.column(not along_k, times(f"({thread})", vector), "row"),
+        "column": tile.column(not along_k, times(f"({thread})", tile.vector), "row"),
         "strided": threads.strided,
-        "strided_first": first,
+        "strided_first": f"tile_{source.other} * {source.tile}",
         "extent": threads.extents[1],
         "length": threads.length,
         "begin": reader.index_text(rows.begin),
-        "outside": f"1u << {OUTSIDE}" if last else "0u",
+        "outside": "0u" if tiled else f"1u << {OUTSIDE}",
         "zeros": rows.mask,
         "thread": declare,
     }
@@ -473,6 +463,35 @@ def _copied_by_row(
         return MatrixOperand(threads, before, fill(MMA, "copy_rows", **holes).splitlines(), [])
     shared = fill(MMA, "copy_shared_rows", **holes, **_row_begins(threads, rows.computed, holes))
     return MatrixOperand(threads, declare, shared.splitlines(), [])
+
+
+def _cases(
+    problem: MatrixContraction,
+    threads: ThreadMap,
+    node: Node,
+    reader: Reader,
+    rows: Rows,
+    tiled: bool,
+) -> list[str]:
+    """Statements: what a thread's copies add to the beginnings of rows, and their case.
+
+    Args:
+        tiled: whether they are in terms of a tile of k, of which none is cut off.
+    """
+    source, tile, along_k = threads.source, problem.tile, threads.contiguous == "k"
+    side, step, (thread, _) = source.name, f"step_{source.name}", threads.offsets
+    first = "k_first" if along_k else f"tile_{source.other} * {source.tile}"
+    start = "" if tiled else f"({first}) / {tile.vector} + "
+    last = "k_last" if along_k else threads.extents[0]
+    beyond = "" if tiled else f" : 1u << {OUTSIDE}"
+    inside = "" if tiled else f"{step} * {tile.vector} < {last} ? "
+    return [
+        *([f"const int k_tile = k_first / {tile.k};"] if tiled else []),
+        f"const int {step} = {start}{thread};",
+        f"const {node.dtype.c}* const from_{side} = {reader.words.read(node)} + "
+        f"({reader.index_text(rows.rest)});",
+        f"const unsigned case_{side} = {inside}{rows.case}{beyond};",
+    ]
 
 
 def _rows_by_tile(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.ops.windows import Columns
+from tinygrad_cuda.graph.ops.windows import WindowColumns
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
 from tinygrad_cuda.lowering.codegen.index import AffineLeaf, Index
@@ -99,7 +99,7 @@ def describes(
     a: Node,
     b: Node,
     copied: tuple[bool, bool] = (False, False),
-    columns: Columns | None = None,
+    columns: WindowColumns | None = None,
 ) -> bool:
     """Whether TMA has maps of both operands, once they are in memory.
 
@@ -115,8 +115,8 @@ def describes(
             return False
         reader = Evaluator(KernelParams(), {base}, True)
         reader.scopes = [Scope("batch"), Scope("k", source.other)]
-        found = matrix_of(source, reader) or pixels_of(source, reader, columns)
-        if found is None or found.node.dtype is not source.node.dtype:
+        operand = matrix_of(source, reader) or pixels_of(source, reader, columns)
+        if operand is None or operand.node.dtype is not source.node.dtype:
             return False
     return True
 
@@ -198,10 +198,10 @@ def _roles(tile: TmaTile, holes: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _described(source: Source, reader: Reader, columns: Columns | None) -> Matrix | Pixels:
-    found = matrix_of(source, reader) or pixels_of(source, reader, columns)
-    assert found is not None, f"the schedule stores {source.name} otherwise than it was chosen for"
-    return found
+def _described(source: Source, reader: Reader, columns: WindowColumns | None) -> Matrix | Pixels:
+    operand = matrix_of(source, reader) or pixels_of(source, reader, columns)
+    assert operand, f"the schedule stores {source.name} otherwise than it was chosen for"
+    return operand
 
 
 def _map(source: Source, matrix: Matrix | Pixels, tile: TmaTile) -> TensorMap:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops.windows import Columns
+from tinygrad_cuda.graph.ops.windows import WindowColumns
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator
 from tinygrad_cuda.lowering.codegen.skeleton import PixelBox, TensorMap
@@ -37,7 +37,7 @@ class Pixels(NamedTuple):
     node: Node
     shape: Shape
     channels: int
-    columns: Columns
+    columns: WindowColumns
 
     @property
     def along_k(self) -> bool:
@@ -45,7 +45,7 @@ class Pixels(NamedTuple):
         return not self.columns.windows_along_k
 
 
-def pixels_of(source: Source, reader: Evaluator, columns: Columns | None) -> Pixels | None:
+def pixels_of(source: Source, reader: Evaluator, columns: WindowColumns | None) -> Pixels | None:
     """The images of which an operand is columns of windows; None where TMA has no map of them."""
     if columns is None or source.name != "b" or len(columns.taps) > 2:
         return None
@@ -68,12 +68,12 @@ def pixels_of(source: Source, reader: Evaluator, columns: Columns | None) -> Pix
     if max(map(abs, (*box.lower, *box.upper, far))) >= MAX_CORNER or max(box.steps) > MAX_STEP:
         return None
     values, inside, position = _sampled(pixels, source)
-    held = np.broadcast_to(True, inside.shape)
+    guarded = np.broadcast_to(True, inside.shape)
     for condition in guard:
-        held = held & condition.evaluate(values)
-    found = ix.flatten(inner, node.shape).evaluate(values)
-    right = (held == inside) & (~inside | (found == position))
-    return pixels if np.all(right) else None
+        guarded = guarded & condition.evaluate(values)
+    offset = ix.flatten(inner, node.shape).evaluate(values)
+    equal = (guarded == inside) & (~inside | (offset == position))
+    return pixels if np.all(equal) else None
 
 
 def _sampled(pixels: Pixels, source: Source) -> tuple[dict[str, Array], Array, Array]:
@@ -94,14 +94,14 @@ def _sampled(pixels: Pixels, source: Source) -> tuple[dict[str, Array], Array, A
         np.divmod(pixel, across), np.divmod(tap, taps[1]), at.stride, at.dilation, at.padding,
         images[1:3], strict=True,
     ):  # fmt: skip
-        place = i * s + u * d - before
-        inside = inside & (place >= 0) & (place < size)
-        position = position * size + place
+        coordinate = i * s + u * d - before
+        inside = inside & (coordinate >= 0) & (coordinate < size)
+        position = position * size + coordinate
     channel = values["batch"] * pixels.channels + channel
     return values, inside, position * images[3] + channel
 
 
-def _box(columns: Columns) -> PixelBox:
+def _box(columns: WindowColumns) -> PixelBox:
     """The first taps of all windows of an image; columns before rows."""
     at = columns.geometry
     last = [

@@ -15,7 +15,7 @@ from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
-from tinygrad_cuda.graph.ops.windows import Columns, padded, windows
+from tinygrad_cuda.graph.ops.windows import WindowColumns, padded, windows
 
 COPY = 16  # bytes
 BOX = 64  # channels of 16 bits that TMA takes at once
@@ -165,7 +165,7 @@ def _product(node: Node, a: Node, b: Node, split: Any, axes: Any) -> Node:
     taps, sizes = _windows(node)
     if not _pixels(node):
         turned = node.op is not convolution
-        attributes["windows"] = Columns(taps, sizes, geometry_of(node.attributes), turned)
+        attributes["windows"] = WindowColumns(taps, sizes, geometry_of(node.attributes), turned)
     return node_made(
         contraction.matmul, (a, b), attributes, node.outputs, node.device, False, node.site
     )
