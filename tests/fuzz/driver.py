@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from accepted import RULES
@@ -100,7 +101,7 @@ class Worker:
         other.close()
 
     def send(self, request: int | Program) -> None:
-        self.request, self.since = request, time.monotonic()
+        self.request, self.since, self.before = request, time.monotonic(), self.computed()
         self.pipe.send(request)
 
     def receive(self) -> str | None:
@@ -112,13 +113,26 @@ class Worker:
             if self.pipe.poll(max(0.0, left)):
                 answer, self.events = self.pipe.recv()
                 return answer
-            answer = f"hung: no answer in {self.limit:.0f} s"
+            answer = f"hung: no answer in {self.limit:.0f} s{self.spent()}"
         except (EOFError, ConnectionError):
             self.process.join(5)
             answer = f"died: exit status {self.process.exitcode}"
         self.stop()
         self.start()
         return answer
+
+    def computed(self) -> float:
+        """Seconds of its processor so far, where the system says so in /proc."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        if not stat.exists():
+            return 0.0
+        fields = stat.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def spent(self) -> str:
+        """A worker that waits for a lock computes nothing, one that starves does so at a load."""
+        seconds, load = self.computed() - self.before, os.getloadavg()[0]
+        return f", {seconds:.0f} s of computing at a load of {load:.0f}"
 
     def overdue(self) -> bool:
         return time.monotonic() - self.since > self.limit

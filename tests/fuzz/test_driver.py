@@ -47,5 +47,8 @@ def test_workers_that_hang_or_die_are_findings(
     kinds = {o.seed: driver.kind(o.difference) for o in found}
     expected = {0: None, 1: "died", 2: "hung", 3: "raised ValueError", 4: "values", 5: None}
     assert kinds == expected
+    (hung,) = (o.difference for o in found if driver.kind(o.difference) == "hung")
+    assert hung is not None
+    assert "0 s of computing at a load of " in hung
     # Of the programs that died or hung nothing is known.
     assert "6 programs, 4 differences, 1 s\n  40 steps taken\n" in driver.summary(found, 1.0)
