@@ -14,6 +14,7 @@ import pytest
 from execution import Batch, Results, device_or_skip
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float32
 from tinygrad_cuda.graph.node import Node, topological
@@ -416,6 +417,7 @@ def test_the_choice_says_why() -> None:
     assert odd.tier == "wgmma"
     assert "an operand is no matrix in memory" in odd.reason
     assert algorithms.choose(product(small, (3, 3), bfloat16), h200).tier == "tiled"
-    exact = algorithms.choose(product(small, shape, float32), h200)
+    with settings.override(matmul_precision="ieee"):
+        exact = algorithms.choose(product(small, shape, float32), h200)
     assert exact.tier == "tiled"
     assert "float32 is no operand of wgmma" in exact.reason

@@ -28,7 +28,7 @@ from tinygrad_cuda.lowering.target import Target
 EMU = as_device("emu")
 TARGET = Target.h200()
 # Of some of the family: how exact products are, and where their kernel is of another tier.
-PRECISION = dict.fromkeys(("product_tf32x3", "product_tf32x3_mma"), "tf32x3")
+PRECISION = {"product_square": "ieee"}
 ARCHITECTURE = {"product_tf32x3_mma": "sm_80"}
 
 

@@ -69,7 +69,8 @@ from tinygrad_cuda.lowering.target import Target
 WORTH_A_COPY = 2e9
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
-SPLIT = ("tf32x3",)  # the precisions at which operands of float32 products may be split
+# The precisions at which operands of float32 products may be split.
+SPLIT = ("highest", "tf32x3", *ROUNDED)
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
 SPLIT_K = {"mma": 64, "wgmma": 128}

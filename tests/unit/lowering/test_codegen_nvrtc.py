@@ -16,7 +16,7 @@ WORD = 4
 
 
 def test_every_family_of_kernels_compiles(architectures: list[str]) -> None:
-    square = [launch.name for launch in launches(family()["product_square"])]
+    square = [launch.name for launch in launches_of("product_square")]
     for arch in architectures:
         target = target_of(arch)
         made = [launch for name in family() for launch in launches_of(name, target)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from programs import family, launches
+from programs import family, launches_of
 
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.codegen.params import KernelParams
@@ -21,7 +21,7 @@ CLUMSY = {
 
 @pytest.mark.parametrize("name", sorted(family()))
 def test_generated_text_has_nothing_clumsy(name: str) -> None:
-    for launch in launches(family()[name]):
+    for launch in launches_of(name):
         for what, pattern in CLUMSY.items():
             assert not re.findall(pattern, launch.text, re.MULTILINE), what
         for loop in re.finditer(r"for \(int (\w+) = 0; \1 < 1; \1\+\+\)", launch.text):

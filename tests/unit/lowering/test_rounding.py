@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from programs import TARGET, family, launches
+from programs import TARGET, family, launches, launches_of
 
 from tinygrad_cuda.backend.cuda import compiler
 from tinygrad_cuda.backend.emu import compiler as emulator
@@ -32,7 +32,7 @@ def bare(text: str) -> list[str]:
 
 
 def text_of(name: str) -> str:
-    return "\n".join(launch.text for launch in launches(family()[name]))
+    return "\n".join(launch.text for launch in launches_of(name))
 
 
 def test_both_compilers_are_told_not_to_contract() -> None:
@@ -100,7 +100,7 @@ def test_nvrtc_rounds_each_operation() -> None:
 
 @pytest.mark.parametrize("name", ["product", "product_split", "product_half", "product_double"])
 def test_nvrtc_fuses_inner_products(name: str) -> None:
-    text = ptx_of(translation_unit(launches(family()[name]), TARGET))
+    text = ptx_of(translation_unit(launches_of(name), TARGET))
     kind = "f64" if name == "product_double" else "f32"
     assert text.count(f"fma.rn.{kind}") >= 64
     assert f"mul.rn.{kind}" not in text
