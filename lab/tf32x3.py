@@ -79,6 +79,8 @@ def values(kind: str, k: int, rng: np.random.Generator) -> tuple[Array, Array]:
         a, b = (rng.random(shape) for shape in shapes)
     else:
         a, b = (rng.standard_normal(shape) for shape in shapes)
+    if kind in APART:
+        a, b = a * APART[kind], b * 2.0**100
     if kind == "wide":
         a, b = np.exp(4 * a), np.exp(4 * b)
     if kind == "cancelling" and k > 1:  # the second half takes away all but a thousandth
@@ -89,6 +91,8 @@ def values(kind: str, k: int, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 KINDS = ("normal", "uniform", "wide", "cancelling")
+# Of other magnitudes, which decide nothing: those whose low parts are denormal, and denormal ones.
+APART = {"tiny": 2.0**-118, "denormal": 2.0**-127}
 
 
 def errors(result: Array, a: Array, b: Array) -> tuple[float, float]:
@@ -140,7 +144,7 @@ def error_table(ways: Any) -> list[dict[str, Any]]:
     """Prints and returns the errors of ways to multiply, by kind of values and by k."""
     rng, rows = np.random.default_rng(0), []
     print(f"{'values':12}{'k':>6}  " + "".join(f"{name:>22}" for name in ways))
-    for kind in KINDS:
+    for kind in (*KINDS, *APART):
         for k in DEPTHS:
             a, b = values(kind, k, rng)
             found = {name: errors(way(a, b), a, b) for name, way in ways.items()}
