@@ -67,6 +67,7 @@ from tinygrad_cuda.lowering.target import Target
 # Operations of a product on matrix units from which on its operands are stored before. On an H200
 # loads through registers take 1 us longer for each 1e9, a kernel that stores an operand 3 us.
 WORTH_A_COPY = 2e9
+LOADED_ONCE = 128  # rows or columns of a result that one tile has
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
 # The precisions at which operands of float32 products may be split.
@@ -426,11 +427,19 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS) -> Choice:
                 refusal = tier.refusal(candidate, usual, target)
                 if not refusal:
                     reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
-                    units = tier.stages in (mma_stages, tma_stages, tf32x3_stages)
-                    copies = units and problem.flops >= WORTH_A_COPY
+                    copies = _copies(tier, problem)
                     return Choice(tier.name, candidate.cut, tier.stages, reason, copies)
             refused += f"; not {tier.name}: {refusal}"
     raise AssertionError(f"no tier makes {node.op.name}{refused}")
+
+
+def _copies(tier: Tier, problem: Problem) -> bool:
+    """Whether its operands are stored before, as they are multiplied."""
+    if problem.flops < WORTH_A_COPY:
+        return False
+    if tier.stages is tf32x3_stages:  # which loads a computed operand as well, and once here
+        return min(problem.product.m, problem.product.n) > LOADED_ONCE
+    return tier.stages in (mma_stages, tma_stages)
 
 
 def problem_of(node: Node, target: Target) -> Problem:
