@@ -229,8 +229,11 @@ CONVOLUTIONS = (
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS)
-def test_convolutions(tier: str, batch: Batch, problem: Any) -> None:
+def test_convolutions(
+    tier: str, batch: Batch, problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside the same in float64 by NumPy."""
+    monkeypatch.setattr(algorithms, "SPLIT_WINDOWS", True)
     n, c, size, o, kernel, stride, pads, dilation, groups = problem
     at = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
     operands, exact = Operands(batch, 8), Batch(CPU)

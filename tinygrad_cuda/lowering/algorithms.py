@@ -74,8 +74,9 @@ TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
 SPLIT = ("highest", "tf32x3", *ROUNDED)
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
-SPLIT_K = {"mma": 64, "wgmma": 128}
+SPLIT_K = {"mma": 64, "wgmma": 192}
 FINE_K = 256  # values of k below which sums of wgmma are to be short for that
+SPLIT_WINDOWS = False  # whether several taps are, whose loads have not been timed
 # Operations from which on a product is split: of fewer, launches decide more than arithmetic.
 WORTH_A_SPLIT = 2.5e8
 NO_WINDOWS = "no overlapping windows of one group"
@@ -296,11 +297,14 @@ def _channels_last(problem: Problem) -> Candidate | str:
     node, target = problem.node, problem.target
     if reason := channels_last.refusal(node):
         return reason
-    made = [tier(problem) for tier in (_wgmma, _mma, _tf32, _wgmma_split, _mma_split)]
+    moved = channels_last.moved_bytes(node) / (channels_last.SPEED * target.traffic)
+    tiers = [_wgmma, _mma, _tf32]
+    if SPLIT_WINDOWS or not moved:
+        tiers += [_wgmma_split, _mma_split]
+    made = [tier(problem) for tier in tiers]
     times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
     if not times:
         return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
-    moved = channels_last.moved_bytes(node) / (channels_last.SPEED * target.traffic)
     time = min(times) + moved + (channels_last.LAUNCH if moved else 0)
     exact = settings.winograd and settings.matmul_precision not in ROUNDED
     tiles = _winograd(problem) if exact else ""
