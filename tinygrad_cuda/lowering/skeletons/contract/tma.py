@@ -3,6 +3,7 @@ matrices or as images, in boxes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -145,21 +146,14 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     holes |= descriptors(tile, not a.along_k, not b.along_k)
     holes |= {"bytes_a": tile.slot(False, tile.m), "bytes_b": tile.slot(False, tile.n)}
     holes |= {"tiles": problem.tiles, "blocks": problem.blocks}
-    boxes = [1 if each.along_k else s.tile // 64 for each, s in zip(operands, sources)]
-    producers = min(PRODUCERS, sum(boxes))
-    loads = {
-        f"load_{source.name}": _load(source, operand, tile, name, reader)
-        | {"boxes": count, "owner": _owner(first, count, producers)}
-        for source, operand, name, count, first in zip(
-            sources, operands, names, boxes, (0, boxes[0]), strict=True
-        )
-    }
+    loads = [_load(*each, tile, reader) for each in zip(sources, operands, names, strict=True)]
+    copies, producers = _copies(sources, operands, loads)
     head = fill(MMA, "tile", **holes, block="block")
     body = fill(
         TMA,
         "body",
         **holes,
-        **{name: fill(TMA, **holes) for name, holes in loads.items()},
+        **copies,
         **_roles(tile, holes),
         barriers=tile.barriers,
         producers=producers,
@@ -173,6 +167,20 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     stage = stage_of(problem, params, body)
     stage.threads = tile.threads
     return stage
+
+
+def _copies(
+    sources: Sequence[Source], operands: Sequence[Matrix | Pixels], loads: list[dict[str, Any]]
+) -> tuple[dict[str, str], int]:
+    """Both operands' copies of a slot as text, and how many warps share their boxes."""
+    boxes = [1 if each.along_k else s.tile // 64 for each, s in zip(operands, sources)]
+    producers = min(PRODUCERS, sum(boxes))
+    texts = {}
+    both = zip(sources, loads, boxes, (0, boxes[0]), strict=True)
+    for source, load, count, first in both:
+        owner = _owner(first, count, producers)
+        texts[f"load_{source.name}"] = fill(TMA, **load, boxes=count, owner=owner)
+    return texts, producers
 
 
 def _roles(tile: TmaTile, holes: dict[str, object]) -> dict[str, object]:
@@ -228,7 +236,7 @@ def _owner(first: int, boxes: int, producers: int) -> str:
 
 
 def _load(
-    source: Source, matrix: Matrix | Pixels, tile: TmaTile, name: str, reader: Reader
+    source: Source, matrix: Matrix | Pixels, name: str, tile: TmaTile, reader: Reader
 ) -> dict[str, Any]:
     """The section of the copies of a slot, and what fills it."""
     if isinstance(matrix, Pixels):
