@@ -151,6 +151,10 @@ def test_parts_and_epilogues(device: Any, monkeypatch: pytest.MonkeyPatch) -> No
     a, b = x[16:88, 8:72], x[3:75, 16:80]
     exact = [side.float().numpy().astype(np.float64) for side in (a, b, bias)]
     check((a @ b.T + bias).relu(), np.maximum(exact[0] @ exact[1].T + exact[2], 0))
+    wide = tc.tensor(numbers(9, 72), device=device)  # eight of these are 32 bytes
+    signs = np.sign(numbers(11, 72, 72))
+    scale = tc.tensor(signs, device=device).bfloat16()
+    check((a @ b.T + wide.bfloat16()) * scale, (exact[0] @ exact[1].T + exact[2]) * signs)
 
 
 def test_steps_of_training_move_the_maps(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_67189531bc,
+TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -213,6 +213,18 @@ TGC_STAGE(contract_matmul_add_maximum_67189531bc,
     float* const staged = reinterpret_cast<float*>(smem + 139264) + warp * 1024;
 #pragma unroll 2
     for (int part = 0; part < 2; part++) {
+      tgc_vector<float, 4> in2x4_ahead[8];
+#pragma unroll
+      for (int turn = 0; turn < 8; turn++) {
+        const int e = turn * 32 + lane;
+        const int row = e / (16), column = e % 16;
+        const int m = tile_m * 128 + warp_m + part / 2 * 64 + row;
+        const int first = tile_n * 128 + warp_n + part % 2 * 64;
+        const int strip = first / 4 + column;
+        {
+          in2x4_ahead[turn] = tgc_load_vector<4>(p.in2, strip * 4);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < 1; i++)
 #pragma unroll
@@ -251,7 +263,7 @@ TGC_STAGE(contract_matmul_add_maximum_67189531bc,
 #pragma unroll
           for (int v = 0; v < 4; v++)
             if (!tgc_isfinite(totals[v])) totals[v] = exact(m, strip * 4 + v);
-          const tgc_vector<float, 4> in2x4 = tgc_load_vector_ahead<4>(p.in2, strip * 4);
+          const tgc_vector<float, 4> in2x4 = in2x4_ahead[turn];
           tgc_vector<float, 4> out0x4;
 #pragma unroll
           for (int v = 0; v < 4; v++) {

@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (4096, 4096) bfloat16.
 // Grid 132 x 256 threads, 100671488 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_8ac3eab0ba,
+TGC_STAGE(contract_matmul_add_maximum_81d92fef3d,
   tgc_tensor_map map_in1;
   tgc_tensor_map map_in2;
   const tgc_bfloat16* in0;
@@ -112,6 +112,18 @@ TGC_STAGE(contract_matmul_add_maximum_8ac3eab0ba,
       float* const staged = reinterpret_cast<float*>(smem + 196608) + warp * 1024;
 #pragma unroll 4
       for (int part = 0; part < 4; part++) {
+        tgc_vector<tgc_bfloat16, 8> in0x8_ahead[4];
+#pragma unroll
+        for (int turn = 0; turn < 4; turn++) {
+          const int e = turn * 32 + lane;
+          const int row = e / (8), column = e % 8;
+          const int m = tile_m * 128 + warp_m + part / 4 * 64 + row;
+          const int first = tile_n * 256 + warp_n + part % 4 * 64;
+          const int strip = first / 8 + column;
+          {
+            in0x8_ahead[turn] = tgc_load_vector<8>(p.in0, strip * 8);
+          }
+        }
 #pragma unroll
         for (int i = 0; i < 1; i++)
 #pragma unroll
@@ -148,7 +160,7 @@ TGC_STAGE(contract_matmul_add_maximum_8ac3eab0ba,
 #pragma unroll
               for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
             }
-            const tgc_vector<tgc_bfloat16, 8> in0x8 = tgc_load_vector_ahead<8>(p.in0, strip * 8);
+            const tgc_vector<tgc_bfloat16, 8> in0x8 = in0x8_ahead[turn];
             float out0x8[8];
 #pragma unroll
             for (int v = 0; v < 8; v++) {

@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (1536, 1024) bfloat16.
 // Grid 96 x 256 threads, 5769216 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_5fb51b7428,
+TGC_STAGE(contract_matmul_add_maximum_80897f4099,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -141,6 +141,18 @@ TGC_STAGE(contract_matmul_add_maximum_5fb51b7428,
     float* const staged = reinterpret_cast<float*>(smem + 131072) + warp * 1024;
 #pragma unroll 2
     for (int part = 0; part < 2; part++) {
+      tgc_vector<tgc_bfloat16, 8> in2x8_ahead[4];
+#pragma unroll
+      for (int turn = 0; turn < 4; turn++) {
+        const int e = turn * 32 + lane;
+        const int row = e / (8), column = e % 8;
+        const int m = tile_m * 128 + warp_m + part / 2 * 64 + row;
+        const int first = tile_n * 128 + warp_n + part % 2 * 64;
+        const int strip = first / 8 + column;
+        {
+          in2x8_ahead[turn] = tgc_load_vector<8>(p.in2, strip * 8);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < 1; i++)
 #pragma unroll
@@ -177,7 +189,7 @@ TGC_STAGE(contract_matmul_add_maximum_5fb51b7428,
 #pragma unroll
             for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
           }
-          const tgc_vector<tgc_bfloat16, 8> in2x8 = tgc_load_vector_ahead<8>(p.in2, strip * 8);
+          const tgc_vector<tgc_bfloat16, 8> in2x8 = in2x8_ahead[turn];
           float out0x8[8];
 #pragma unroll
           for (int v = 0; v < 8; v++) {

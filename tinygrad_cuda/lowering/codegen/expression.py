@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tinygrad_cuda.core.dtypes import DType, float16
 from tinygrad_cuda.graph.node import Node
@@ -36,6 +36,22 @@ _EXACT = frozenset((
     ew.where, ew.maximum, ew.minimum, ew.neg, ew.abs, ew.sign, ew.floor, ew.ceil, ew.trunc,
     ew.round, ew.cast, ew.contiguous, indexing.check_unit,
 ))  # fmt: skip
+
+
+class AheadLoad(NamedTuple):
+    """A load of neighbours that may be made before the loop that needs them.
+
+    Attributes:
+        ctype: of the vector.
+        name: of its variable.
+        text: the load.
+        nbytes: of it.
+    """
+
+    ctype: str
+    name: str
+    text: str
+    nbytes: int
 
 
 class Nearer(Protocol):
@@ -108,7 +124,7 @@ class Evaluator:
         self.stored: set[Node] = set()
         self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
-        self.ahead: set[Node] = set()  # operands whose loads may move across stores
+        self.ahead: dict[str, AheadLoad] | None = None  # by their statements, where they may move
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
 
@@ -302,7 +318,7 @@ class Evaluator:
         if lane is None or lane.width == 1 or depth != len(self.scopes) - 1:
             return None
         nbytes = lane.width * node.dtype.itemsize
-        if nbytes > (2 * VECTOR if node in self.ahead else VECTOR):
+        if nbytes > (VECTOR if self.ahead is None else 2 * VECTOR):
             return None
         both = nbytes > VECTOR  # two loads
         split = ix.split_lane(index, lane.variable)
@@ -326,8 +342,7 @@ class Evaluator:
                 text = self.nearer.vector(node, key, lane.width, place, names)
             else:
                 load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
-                load += "_ahead" * (node in self.ahead)
-                load = "tgc_load_two_ahead" if both else load
+                load = "tgc_load_two_vectors" if both else load
                 text = f"{load}<{lane.width}>({self.words.read(node)}, {place})"
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
@@ -335,6 +350,9 @@ class Evaluator:
             if self.nearer is None or self.nearer.holds(node):
                 kept = self._hold(key, outer, vector, text, name, early)
             memo[key] = kept or self.emit(outer, vector, text, name)
+            if self.ahead is not None:
+                statement = f"const {vector} {memo[key]} = {text};"
+                self.ahead[statement] = AheadLoad(vector, memo[key], text, nbytes)
         return f"{memo[key]}, {lane.name}"
 
     def _known(self, index: Index, guard: Guard) -> bool:

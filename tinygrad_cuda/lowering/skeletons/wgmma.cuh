@@ -78,40 +78,11 @@ template <int COUNT> TGC_DEVICE void tgc_registers_give() {
 #endif
 }
 
-// A load of what the kernel does not write. Few warps compute an epilogue, so its loads are to begin
-// early: as memory that is only read, in assembly, they move across the stores before them.
-template <int N, class T, class I>
-TGC_DEVICE tgc_vector<T, N> tgc_load_vector_ahead(const T* base, I index) {
-#ifdef TGC_EMULATOR
-  return tgc_load_vector<N>(base, index);
-#else
-  constexpr int BYTES = N * (int)sizeof(T);
-  union { tgc_vector<T, N> vector; unsigned words[4]; unsigned short half; } value;
-  const T* from = base + index;
-  if constexpr (BYTES == 1) {
-    return tgc_load_vector<N>(base, index);
-  } else if constexpr (BYTES == 2) {
-    asm("ld.global.nc.u16 %0, [%1];" : "=h"(value.half) : "l"(from));
-  } else if constexpr (BYTES == 4) {
-    asm("ld.global.nc.u32 %0, [%1];" : "=r"(value.words[0]) : "l"(from));
-  } else if constexpr (BYTES == 8) {
-    asm("ld.global.nc.v2.u32 {%0, %1}, [%2];"
-        : "=r"(value.words[0]), "=r"(value.words[1]) : "l"(from));
-  } else {
-    asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(value.words[0]), "=r"(value.words[1]), "=r"(value.words[2]), "=r"(value.words[3])
-        : "l"(from));
-  }
-  return value.vector;
-#endif
-}
-
 // More than 16 bytes of neighbours, by two loads.
 template <class T, int N> struct tgc_two_vectors { tgc_vector<T, N / 2> low, high; };
 template <int N, class T, class I>
-TGC_DEVICE tgc_two_vectors<T, N> tgc_load_two_ahead(const T* base, I index) {
-  return {tgc_load_vector_ahead<N / 2>(base, index),
-          tgc_load_vector_ahead<N / 2>(base, index + N / 2)};
+TGC_DEVICE tgc_two_vectors<T, N> tgc_load_two_vectors(const T* base, I index) {
+  return {tgc_load_vector<N / 2>(base, index), tgc_load_vector<N / 2>(base, index + N / 2)};
 }
 template <class T, int N>
 TGC_DEVICE tgc_compute_t<T> tgc_element(const tgc_two_vectors<T, N>& two, int i) {

@@ -166,6 +166,7 @@ for (int i = 0; i < @loads@; i++) {
 float* const staged = reinterpret_cast<float*>(smem + @staging@) + warp * (16 * @columns@);
 #pragma unroll @unroll@
 for (int part = 0; part < @parts@; part++) {
+  @early@
 #pragma unroll
   for (int i = 0; i < @tiles_m@; i++)
 #pragma unroll
@@ -214,4 +215,17 @@ for (int part = 0; part < @parts@; part++) {
     }
   }
   __syncwarp();
+}
+//@ ahead
+@declare@
+#pragma unroll
+for (int turn = 0; turn < @turns@; turn++) {
+  const int e = turn * 32 + lane;
+  const int row = e / (@columns@ / @lanes@), column = e % (@columns@ / @lanes@);
+  const int m = tile_m * @tile_m@ + warp_m + part / @chunks@ * @row_step@ + row;
+  const int first = tile_n * @tile_n@ + warp_n + part % @chunks@ * @columns@;
+  const int strip = first / @lanes@ + column;
+  @bounds@{
+    @loads@
+  }
 }

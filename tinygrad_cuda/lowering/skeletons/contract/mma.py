@@ -3,6 +3,7 @@ loads and epilogues as `contract`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -44,6 +45,9 @@ from tinygrad_cuda.lowering.skeletons.contract.row_copies import OUTSIDE, Rows, 
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
 
 MMA, WGMMA = "contract_mma.cuh", "contract_wgmma.cuh"
+DECLARED = re.compile(r"[\w<>, *]+?(\w+)(?:\[\d+\])?(?: = |;)")
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+AHEAD = 256  # bytes of registers of a thread for loads that are made ahead
 STRIP = 16  # bytes of an output strip: what a thread stores at once
 
 
@@ -178,37 +182,61 @@ def results_text(
     tile, lanes = problem.tile, lanes_of(problem)
     batch = ix.variable("batch", problem.batches)
     wgmma = isinstance(tile, WgmmaTile)
-    if wgmma:
-        reader.ahead = set(problem.kernel.reads) - set(problem.kernel.places.values())
+    reader.ahead = {} if wgmma else None
     row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
     columns = tile.columns
-    j = f"c * {columns // 8} + j"
-    first = f"sum[i][({j}) * 4 + half * 2" if wgmma else f"sum[i][{j}][half * 2"
+    turns = 16 * columns // (32 * lanes)
     chunks = tile.unit_n // columns
     parts = tile.unit_m // tile.instruction_m * chunks
+    sizes = sizes_of(problem) | {
+        "row_step": tile.instruction_m, "chunks": chunks, "columns": columns, "turns": turns,
+        "lanes": lanes, "bounds": _bounds(problem, lanes),
+    }  # fmt: skip
+    early, load = _ahead(reader, sizes, row, load)
+    j = f"c * {columns // 8} + j"
+    first = f"sum[i][({j}) * 4 + half * 2" if wgmma else f"sum[i][{j}][half * 2"
     return fill(
         MMA,
         "results",
-        **sizes_of(problem),
-        row_step=tile.instruction_m,
+        **sizes,
         staging=tile.ring if wgmma else 0,
-        chunks=chunks,
         parts=parts,
-        columns=columns,
         groups=columns // 8,
-        turns=16 * columns // (32 * lanes),
+        early=early,
         low=f"{first}]",
         high=f"{first} + 1]",
-        lanes=lanes,
         fragment=min(4, lanes),
         check=check,
-        bounds=_bounds(problem, lanes),
         unroll=parts if wgmma else 1,
         row=row,
         load=load,
         map=map_,
         store=store,
     )
+
+
+def _ahead(
+    reader: Reader, sizes: dict[str, object], row: list[str], load: list[str]
+) -> tuple[str, list[str]]:
+    """Loads of a part's strips before its sums are staged, and those that stay with a strip.
+
+    Few warps compute an epilogue: a load that waits for the store before it takes all its time.
+    """
+    loads, turns = reader.ahead or {}, int(str(sizes["turns"]))
+    first = [line for line in load if line in loads]
+    moved = [loads[line] for line in first]
+    if not moved or turns == 1 or turns * sum(one.nbytes for one in moved) > AHEAD or row:
+        return "", load
+    made = {match[1] for line in load if (match := DECLARED.match(line))}
+    if any(made.intersection(IDENTIFIER.findall(one.text)) for one in moved):
+        return "", load  # an index is loaded first
+    early = fill(
+        MMA, "ahead", **sizes,
+        declare=[f"{one.ctype} {one.name}_ahead[{turns}];" for one in moved],
+        loads=[f"{one.name}_ahead[turn] = {one.text};" for one in moved],
+    )  # fmt: skip
+    rest = [line for line in load if line not in loads]
+    return early, [f"const {o.ctype} {o.name} = {o.name}_ahead[turn];" for o in moved] + rest
 
 
 def _bounds(problem: MatrixContraction, lanes: int) -> str:
