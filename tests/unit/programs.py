@@ -28,7 +28,9 @@ from tinygrad_cuda.lowering.target import Target
 EMU = as_device("emu")
 TARGET = Target.h200()
 # Of some of the family: how exact products are, and where their kernel is of another tier.
-PRECISION = {"product_square": "ieee"}
+PRECISION = {
+    "product_square": "ieee", "product_tf32x3": "tf32x3", "product_tf32x3_mma": "tf32x3",
+}  # fmt: skip
 ARCHITECTURE = {"product_tf32x3_mma": "sm_80"}
 
 

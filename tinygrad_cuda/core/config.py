@@ -148,8 +148,8 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "matmul_precision",
         _precision,
         "highest",
-        "how exact products of float32 are: highest (tf32x3 is the same) as sums of float32, on "
-        "any units; high and medium permit tf32; ieee has float32 units make them",
+        "how exact products of float32 are: highest and ieee by float32 units; tf32x3 permits "
+        "matrix units whose errors are not larger; high and medium permit tf32",
     ),
     EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0

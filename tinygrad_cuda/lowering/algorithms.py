@@ -70,8 +70,9 @@ WORTH_A_COPY = 2e9
 LOADED_ONCE = 128  # rows or columns of a result that one tile has
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
-# The precisions at which operands of float32 products may be split.
-SPLIT = ("highest", "tf32x3", *ROUNDED)
+# The precisions at which operands of float32 products may be split. The default is not among them
+# until whole programs have been timed.
+SPLIT = ("tf32x3",)
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
 SPLIT_K = {"mma": 64, "wgmma": 192}
