@@ -418,9 +418,9 @@ class LoweredExecutable:
     def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
         launch = self.launches[number]
         touched = [
-            pieces[word.kind if word.kind in ("exchange", "argument") else word.memory]
+            pieces[word.kind if word.kind in ("error", "exchange", "argument") else word.item]
             for word in launch.words
-            if word.kind != "unused"
+            if word.kind not in ("unused", "map")  # a map's value has an address besides
         ]
         fresh = [pieces[value] for value in self.first[number]]
         self.machine.launch(self.unit, launch, self.frame.words(number), touched, fresh)

@@ -336,14 +336,8 @@ class Evaluator:
         if key not in memo and self.held is not None and key in self.held.names:
             memo[key] = self.held.names[key]
         elif key not in memo:
-            place, early = self.index_text(rest), node if self._known(rest, guard) else None
-            if self.nearer is not None:
-                names = {leaf.name for leaf in rest.leaves} if early else set[str]()
-                text = self.nearer.vector(node, key, lane.width, place, names)
-            else:
-                load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
-                load = "tgc_load_two_vectors" if both else load
-                text = f"{load}<{lane.width}>({self.words.read(node)}, {place})"
+            early = node if self._known(rest, guard) else None
+            text = self._vector_text(key, lane.width, both)
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
             kept, name = None, f"{self.words.name(node)}x{lane.width}"
@@ -354,6 +348,17 @@ class Evaluator:
                 statement = f"const {vector} {memo[key]} = {text};"
                 self.ahead[statement] = AheadLoad(vector, memo[key], text, nbytes)
         return f"{memo[key]}, {lane.name}"
+
+    def _vector_text(self, key: tuple[Any, ...], width: int, both: bool) -> str:
+        """The load of a vector, from memory or from what has been copied nearer."""
+        _, node, rest, guard = key
+        place = self.index_text(rest)
+        if self.nearer is not None:
+            names = {leaf.name for leaf in rest.leaves} if self._known(rest, guard) else set[str]()
+            return self.nearer.vector(node, key, width, place, names)
+        load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
+        load = "tgc_load_two_vectors" if both else load
+        return f"{load}<{width}>({self.words.read(node)}, {place})"
 
     def _known(self, index: Index, guard: Guard) -> bool:
         """Whether a load needs nothing that the kernel finds out."""

@@ -47,14 +47,7 @@ def execution_order(
     for kernel in kernels:
         for earlier in before[kernel]:
             after[earlier].append(kernel)
-    readers: dict[Hashable, set[K]] = {}
-    freed = {kernel: -sum(sizes[value] for value in traffic[kernel].stores) for kernel in kernels}
-    for kernel in kernels:
-        for value in traffic[kernel].reads:
-            readers.setdefault(value, set()).add(kernel)
-    for value, users in readers.items():
-        if len(users) == 1:
-            freed[next(iter(users))] += sizes[value]
+    readers, freed = _freed(kernels, traffic, sizes)
     waiting = {kernel: len(before[kernel]) for kernel in kernels}
     ready = [number for kernel, number in place.items() if not waiting[kernel]]
     heapify(ready)
@@ -84,3 +77,18 @@ def execution_order(
     if len(order) < len(kernels):
         raise ValueError("the kernels wait for each other in a circle")
     return order
+
+
+def _freed(
+    kernels: list[K], traffic: Mapping[K, Traffic], sizes: Mapping[Hashable, int]
+) -> tuple[dict[Hashable, set[K]], dict[K, int]]:
+    """Who reads each value, and the bytes that each kernel frees, less those that it takes."""
+    readers: dict[Hashable, set[K]] = {}
+    freed = {kernel: -sum(sizes[value] for value in traffic[kernel].stores) for kernel in kernels}
+    for kernel in kernels:
+        for value in traffic[kernel].reads:
+            readers.setdefault(value, set()).add(kernel)
+    for value, users in readers.items():
+        if len(users) == 1:
+            freed[next(iter(users))] += sizes[value]
+    return readers, freed
