@@ -12,6 +12,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.autograd import gradcheck, gradgradcheck
 from tinygrad_cuda.graph.node import topological
+from tinygrad_cuda.replay import switches
 
 KINDS = ("LSTM", "GRU", "RNN")
 
@@ -179,3 +180,22 @@ def test_autocast_gives_half_states(kind: str) -> None:
     assert all(p.grad is not None and p.grad.dtype is tc.float32 for p in layer.parameters())
     for part, wanted in zip(parts, exact, strict=True):
         assert np.abs(part.float().detach().numpy() - wanted).max() < 0.02
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_zeros_as_first_state_teach_no_template(name: str) -> None:
+    """A pass from zeros, then one of the same structure from another state: gradients of both."""
+    tc.manual_seed(0)
+    layer = getattr(tc.nn, name)(3, 4)
+    x = tc.randn(5, 2, 3)
+
+    def gradients(state: tc.Tensor) -> list[list[float]]:
+        layer.zero_grad()
+        given = (state, state) if name == "LSTM" else state
+        layer(x, given)[0].square().sum().backward()
+        return [p.grad.flatten().tolist() for p in layer.parameters()]
+
+    other = tc.randn(1, 2, 4)
+    first = [gradients(state) for state in (tc.zeros(1, 2, 4), other)]
+    with switches.only():
+        assert first == [gradients(state) for state in (tc.zeros(1, 2, 4), other)]

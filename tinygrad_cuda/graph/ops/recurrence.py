@@ -22,7 +22,6 @@ from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.ops.common import (
     GradientRule,
-    constant,
     custom,
     full,
     full_like,
@@ -521,24 +520,15 @@ def _part(node: Node, start: int, count: int) -> Node:
     return _flat(mv.slice_(node, starts=(start, 0, 0), shape=shape, steps=ones))
 
 
-def is_zero(node: Node) -> bool:
-    """Whether it is a constant of zeros, seen through index rewrites and casts."""
-    while node.sources and (node.op.kind == "movement" or node.op is ew.cast):
-        node = node.sources[0]
-    return node.op is constant and node.attributes["value"] == 0
-
-
 def _by_weight(by_gates: Node, out: Node, hidden: Node, reverse: bool) -> Node:
     """The gradient by the weight: the steps' gates times the states before them."""
     steps = by_gates.shape[0]
     last, first = (0, steps - 1) if reverse else (1, 0)
-    found = None
-    if steps > 1:
-        gates, before = _part(by_gates, last, steps - 1), _part(out, 1 - last, steps - 1)
-        found = matmul(transpose(gates), before)
-    if found is None or not is_zero(hidden):
-        found = _plus(matmul(transpose(_part(by_gates, first, 1)), hidden), found)
-    return found
+    by_first = matmul(transpose(_part(by_gates, first, 1)), hidden)
+    if steps == 1:
+        return by_first
+    gates, before = _part(by_gates, last, steps - 1), _part(out, 1 - last, steps - 1)
+    return _plus(by_first, matmul(transpose(gates), before))
 
 
 def _lstm_gradients(

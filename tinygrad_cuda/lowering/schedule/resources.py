@@ -17,7 +17,7 @@ from tinygrad_cuda.lowering.target import WARP, Target
 THREADS = 256  # of every generated kernel, so that any two can share a launch
 BLOCKS = 4  # for each multiprocessor, of a reduction that is split
 SMALL = 1 << 15  # elements below which threads are worth more than vectors
-TILED = 1 << 16  # elements of a map from which on tiles are worth a barrier
+TILED = 60_000  # elements of a map from which on tiles are worth a barrier
 BUSY = 16  # elements of a thread that has enough to do
 AHEAD = 4  # loads of a thread that may be in flight for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
