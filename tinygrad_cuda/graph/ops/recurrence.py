@@ -158,8 +158,10 @@ def _lstm_backward(
     low, high = g_out.dtype, wide(g_out.dtype)
     (steps, batch), units = g_out.shape[:2], weight.shape[1]
     weight = weight.astype(high, copy=False)
-    slopes, by_state, kept = _lstm_slopes(active.astype(high, copy=False), cells, memory, reverse)
-    found = slopes if low == high else np.empty(active.shape, low)
+    slopes, by_state, carried = _lstm_slopes(
+        active.astype(high, copy=False), cells, memory, reverse
+    )
+    by_gates = slopes if low == high else np.empty(active.shape, low)
     dh, dc = np.zeros(memory.shape, high), np.zeros(memory.shape, high)
     for t in reversed(_order(steps, reverse)):
         dh += g_out[t]
@@ -168,11 +170,11 @@ def _lstm_backward(
         gates = slopes[t].reshape(batch, 4, units)
         gates[:, :3] *= dc[:, None]
         gates[:, 3] *= dh
-        if found is not slopes:
-            found[t] = slopes[t]
-        dc *= kept[t]
-        dh = found[t].astype(high, copy=False) @ weight
-    return found, dh.astype(low), dc.astype(low)
+        if by_gates is not slopes:
+            by_gates[t] = slopes[t]
+        dc *= carried[t]
+        dh = by_gates[t].astype(high, copy=False) @ weight
+    return by_gates, dh.astype(low), dc.astype(low)
 
 
 def _lstm_slopes(
@@ -195,12 +197,12 @@ def _lstm_slopes(
 
 def _shifted(states: Array, first: Array, reverse: bool) -> Array:
     """The state before each step."""
-    found = np.empty_like(states)
+    shifted = np.empty_like(states)
     if reverse:
-        found[-1], found[:-1] = first, states[1:]
+        shifted[-1], shifted[:-1] = first, states[1:]
     else:
-        found[0], found[1:] = first, states[:-1]
-    return found
+        shifted[0], shifted[1:] = first, states[:-1]
+    return shifted
 
 
 def _gru(
@@ -235,22 +237,22 @@ def _gru_backward(
     before = _shifted(out.astype(high, copy=False), hidden, reverse)
     by_new = (1 - z) * (1 - new * new)
     by_update, by_reset = (before - new) * z * (1 - z), m * r * (1 - r)
-    found, inner = np.empty((steps, batch, 3 * units), low), np.empty(g_out.shape, low)
+    by_gates, inner = np.empty((steps, batch, 3 * units), low), np.empty(g_out.shape, low)
     own, dh = np.empty((batch, 3 * units), high), np.zeros(hidden.shape, high)
     for t in reversed(_order(steps, reverse)):
         dh += g_out[t]
-        dr, dz, dn = _apart(found[t], 3)
+        dr, dz, dn = _apart(by_gates[t], 3)
         candidate = dh * by_new[t]
         dn[...] = candidate
         dz[...] = dh * by_update[t]
         dr[...] = candidate * by_reset[t]
         candidate *= r[t]
         inner[t] = candidate
-        own[:, : 2 * units] = found[t, :, : 2 * units]
+        own[:, : 2 * units] = by_gates[t, :, : 2 * units]
         own[:, 2 * units :] = inner[t]
         dh *= z[t]
         dh += own @ weight
-    return found, inner, dh.astype(low)
+    return by_gates, inner, dh.astype(low)
 
 
 def _rnn(gates: Array, weight: Array, hidden: Array, relu: bool, reverse: bool) -> Array:
@@ -273,12 +275,12 @@ def _rnn_backward(
     steps, weight = len(g_out), weight.astype(high, copy=False)
     states = out.astype(high, copy=False)
     slopes = None if relu else 1 - states * states
-    found, dh = np.empty(g_out.shape, low), np.zeros(g_out.shape[1:], high)
+    by_gates, dh = np.empty(g_out.shape, low), np.zeros(g_out.shape[1:], high)
     for t in reversed(_order(steps, reverse)):
         dh += g_out[t]
-        found[t] = np.where(states[t] > 0, dh, 0) if slopes is None else dh * slopes[t]
-        dh = found[t].astype(high, copy=False) @ weight
-    return found, dh.astype(low)
+        by_gates[t] = np.where(states[t] > 0, dh, 0) if slopes is None else dh * slopes[t]
+        dh = by_gates[t].astype(high, copy=False) @ weight
+    return by_gates, dh.astype(low)
 
 
 # Compositions -------------------------------------------------------------------------------------
@@ -384,7 +386,7 @@ def _lstm_backward_nodes(
 ) -> tuple[Node, ...]:  # fmt: skip
     low, steps = g_out.dtype, g_out.shape[-3]
     dh = dc = None
-    found = {}
+    by_gates = {}
     for t in reversed(_order(steps, reverse)):
         i, f, g, o = map(_widened, _gates(_step(active, t), 4))
         before = _before(t, steps, reverse)
@@ -397,10 +399,10 @@ def _lstm_backward_nodes(
             _product(dc, g, _slope_of_sigmoid(i)), _product(dc, c, _slope_of_sigmoid(f)),
             _product(dc, i, _slope_of_tanh(g)), _product(dh_t, shown, _slope_of_sigmoid(o)),
         )  # fmt: skip
-        found[t] = ew.cast(joined(parts, -1), dtype=low)
-        dc, dh = ew.mul(dc, f), _widened(matmul(found[t], weight))
+        by_gates[t] = ew.cast(joined(parts, -1), dtype=low)
+        dc, dh = ew.mul(dc, f), _widened(matmul(by_gates[t], weight))
     assert dh is not None and dc is not None
-    return _stacked(found), ew.cast(dh, dtype=low), ew.cast(dc, dtype=low)
+    return _stacked(by_gates), ew.cast(dh, dtype=low), ew.cast(dc, dtype=low)
 
 
 def _plus(node: Node, other: Node | None) -> Node:
@@ -430,7 +432,7 @@ def _gru_backward_nodes(
 ) -> tuple[Node, ...]:
     low, steps = g_out.dtype, g_out.shape[-3]
     dh = None
-    found, inner = {}, {}
+    by_gates, inner = {}, {}
     for t in reversed(_order(steps, reverse)):
         r, z, new, m = map(_widened, _gates(_step(active, t), 4))
         before = _before(t, steps, reverse)
@@ -441,11 +443,11 @@ def _gru_backward_nodes(
         by_r = _product(by_new, m, _slope_of_sigmoid(r))
         both = ew.cast(joined((by_r, by_z), -1), dtype=low)
         inner[t] = ew.cast(ew.mul(by_new, r), dtype=low)
-        found[t] = joined((both, ew.cast(by_new, dtype=low)), -1)
+        by_gates[t] = joined((both, ew.cast(by_new, dtype=low)), -1)
         own = joined((both, inner[t]), -1)
         dh = ew.add(ew.mul(dh_t, z), _widened(matmul(own, weight)))
     assert dh is not None
-    return _stacked(found), _stacked(inner), ew.cast(dh, dtype=low)
+    return _stacked(by_gates), _stacked(inner), ew.cast(dh, dtype=low)
 
 
 def _rnn_nodes(
@@ -463,16 +465,16 @@ def _rnn_nodes(
 def _rnn_backward_nodes(
     g_out: Node, out: Node, weight: Node, relu: bool, reverse: bool
 ) -> tuple[Node, ...]:
-    low, dh, found = g_out.dtype, None, {}
+    low, dh, by_gates = g_out.dtype, None, {}
     for t in reversed(_order(g_out.shape[-3], reverse)):
         h = _widened(_step(out, t))
         dh_t = _plus(_widened(_step(g_out, t)), dh)
         zero = full_like(h, 0)
         by_gate = ew.where(ew.gt(h, zero), dh_t, zero) if relu else ew.mul(dh_t, _slope_of_tanh(h))
-        found[t] = ew.cast(by_gate, dtype=low)
-        dh = _widened(matmul(found[t], weight))
+        by_gates[t] = ew.cast(by_gate, dtype=low)
+        dh = _widened(matmul(by_gates[t], weight))
     assert dh is not None
-    return _stacked(found), ew.cast(dh, dtype=low)
+    return _stacked(by_gates), ew.cast(dh, dtype=low)
 
 
 def as_nodes(node: Node) -> tuple[Node, ...]:
@@ -599,8 +601,8 @@ def _rule(names: tuple[str, ...], name: str, gradients: Callable[..., Any]) -> C
         if mode.now.gradients or (len(every) > 1 and every[-1] is not None):
             source = sources[names.index(name)]
             return pullback(_COMPOSITIONS[out.op](*sources, **how), every, source)
-        found: Node = gradients(every, out, *sources, **how)[name]()
-        return found
+        by_source: Node = gradients(every, out, *sources, **how)[name]()
+        return by_source
 
     return rule
 
