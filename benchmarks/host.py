@@ -66,7 +66,7 @@ def recording() -> Samples:
 
     def find() -> None:
         trace = Trace([root])
-        place = trace.places[root]
+        place = trace.value_numbers[root]
         cache.find(CPU, trace, [place], overwritable(trace, [root], [place], trace.storages(), CPU))
 
     return {

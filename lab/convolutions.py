@@ -2,9 +2,10 @@
 
     python -m lab.convolutions OUT.json [--only NAME ...] [--formats bf16 tf32] [--seconds 45]
 
-Forward, input gradient and weight gradient of each case. Images lie in memory in PyTorch's order,
-so that our times include the launches that put channels last; each launch is timed, too. Results
-are compared with torch's. Times are medians behind a write that empties the L2 cache.
+Forward, input gradient and weight gradient of each case. Images, weights and results lie in memory
+with the channels last, as cuDNN's do; with `--first` ours lie in the order of their axes, and our
+times include the launches that put channels last. Each launch is timed, too. Results are compared
+with torch's. Times are medians behind a write that empties the L2 cache.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tinygrad_cuda.graph.ops.convolution import (  # noqa: E402
     convolution_weight_gradient,
 )
 from tinygrad_cuda.graph.ops.geometry import Geometry  # noqa: E402
+from tinygrad_cuda.graph.ops.movement import permute  # noqa: E402
 from tinygrad_cuda.lowering import lower  # noqa: E402
 from tinygrad_cuda.lowering.lower import Lowered  # noqa: E402
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
@@ -101,10 +103,23 @@ def operands(case: Case, direction: str) -> tuple[str, str]:
     return {"forward": ("x", "w"), "input": ("y", "w"), "weight": ("y", "x")}[direction]
 
 
-def lowered(case: Case, direction: str, dtype: DType, precision: str = "high") -> Lowered:
-    """The launches of one pass; by default float32 as tf32."""
+def lowered(
+    case: Case, direction: str, dtype: DType, precision: str = "high", first: bool = False
+) -> Lowered:
+    """The launches of one pass; by default float32 as tf32.
+
+    Args:
+        first: operands and result lie in the order of their axes.
+    """
     inputs = Inputs()
-    a, b = (inputs(*case.shapes[name], dtype=dtype) for name in operands(case, direction))
+
+    def operand(name: str) -> Node:
+        n, c, h, w = case.shapes[name]
+        if first:
+            return inputs(n, c, h, w, dtype=dtype)
+        return permute(inputs(n, h, w, c, dtype=dtype), axes=(0, 3, 1, 2))
+
+    a, b = map(operand, operands(case, direction))
     at = case.geometry._asdict()
     node: Node
     if direction == "forward":
@@ -113,6 +128,8 @@ def lowered(case: Case, direction: str, dtype: DType, precision: str = "high") -
         node = convolution_input_gradient(a, b, size=case.shapes["x"][2:], **at)
     else:
         node = convolution_weight_gradient(a, b, kernel=case.shapes["w"][2:], **at)
+    if not first:
+        node = permute(node, axes=(0, 2, 3, 1))
     before, settings.matmul_precision = settings.matmul_precision, precision
     try:
         return lower.lower(inputs.program(node), TARGET)
@@ -173,9 +190,13 @@ def about(made: Lowered) -> list[str]:
 
 
 def measure(
-    case: Case, direction: str, name: str, made: Lowered, cubin: bytes, runner: Runner
+    case: Case, direction: str, name: str, made: Lowered, cubin: bytes, runner: Runner, first: bool
 ) -> dict[str, Any]:
     """One pass of a case: ours by launch, and torch's."""
+
+    def laid_out(tensor: Any) -> Any:
+        return (tensor if first else tensor.permute(0, 2, 3, 1)).contiguous()
+
     torch = runner.torch
     dtype = torch.bfloat16 if name == "bf16" else torch.float32
     torch.backends.cudnn.allow_tf32 = name == "tf32"
@@ -185,7 +206,7 @@ def measure(
         for key, shape in case.shapes.items()
     }
     other = peer(case, direction, tensors, torch)
-    want = other().contiguous()
+    want = laid_out(other())
     peer_us = runner.time(other)
     out = torch.full_like(want, float("nan"))
     every = [word for launch in made.launches for word in launch.words]
@@ -193,7 +214,7 @@ def measure(
     (result,) = made.schedule.outputs
     leaves = {word.memory for word in words if "slot" in word.memory.attributes}
     by_slot = sorted(leaves, key=lambda node: node.attributes["slot"])
-    sources = [tensors[key] for key in operands(case, direction)]
+    sources = [laid_out(tensors[key]) for key in operands(case, direction)]
     bound = {result: out, **dict(zip(by_slot, sources, strict=True))}
     for item in {word.memory for word in words} - bound.keys():  # values between launches
         nbytes = prod(item.shape) * item.dtype.itemsize
@@ -215,6 +236,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="parts of the cases' names")
     parser.add_argument("--formats", nargs="*", default=["bf16", "tf32"], choices=FORMATS)
+    parser.add_argument("--first", action="store_true", help="ours in the order of their axes")
     parser.add_argument("--seconds", type=float, default=45.0)
     given = parser.parse_args()
     start = time.monotonic()
@@ -224,7 +246,7 @@ def main() -> None:
     chosen = [c for c in CASES if not given.only or any(part in c.name for part in given.only)]
     keys = [(case, direction, name) for name in given.formats
             for case in chosen for direction in PASSES]  # fmt: skip
-    made = [lowered(case, direction, *FORMATS[name]) for case, direction, name in keys]
+    made = [lowered(c, direction, *FORMATS[name], given.first) for c, direction, name in keys]
     binaries = compiler.compile_many([m.source for m in made], "sm_90a")
     print(f"compiled after {time.monotonic() - start:.1f} s", flush=True)
     results = []
@@ -232,7 +254,7 @@ def main() -> None:
         if time.monotonic() - start > given.seconds:
             print("out of time before", *key)
             break
-        row = measure(*key, program, binary.cubin, runner)
+        row = measure(*key, program, binary.cubin, runner, given.first)
         results.append(row)
         given.out.write_text(json.dumps(results))
         ratio = row["cudnn_us"] / row["us"]

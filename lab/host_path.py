@@ -149,13 +149,6 @@ def measure_single_launches(gpu: runtime.DeviceHandle, step: Step) -> None:
     step.check(0, "single launches")
     row("one kernel, Device.launch (us)", f"{host_time(ours, KERNELS, gpu.synchronize):.2f}")
 
-    def programmatic() -> None:
-        for function, data in jobs:
-            gpu.launch(function, 1, N, 0, data, programmatic=True)
-
-    figure = host_time(programmatic, KERNELS, gpu.synchronize)
-    row("one kernel, Device.launch, programmatic (us)", f"{figure:.2f}")
-
     function, data = jobs[1]
     buffer = ctypes.create_string_buffer(data, len(data))
     pointer = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))

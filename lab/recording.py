@@ -79,7 +79,7 @@ def main() -> None:
 
     def look_up() -> None:
         trace = Trace([root])
-        place = trace.places[root]
+        place = trace.value_numbers[root]
         overwrites = overwritable(trace, [root], [place], trace.storages(), CPU)
         cache.find(CPU, trace, [place], overwrites)
 

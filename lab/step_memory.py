@@ -33,6 +33,7 @@ from tinygrad_cuda.backend import registry  # noqa: E402
 from tinygrad_cuda.backend.launch import executable  # noqa: E402
 from tinygrad_cuda.core.device import as_device  # noqa: E402
 from tinygrad_cuda.core.shapes import readable  # noqa: E402
+from tinygrad_cuda.engine.plan import cache as plans  # noqa: E402
 from tinygrad_cuda.engine.realize import realize_all  # noqa: E402
 from tinygrad_cuda.graph.node import Node  # noqa: E402
 from tinygrad_cuda.graph.program import Program  # noqa: E402
@@ -57,7 +58,8 @@ def pretended_h200() -> Iterator[list[Plan]]:
     """What device ``emu`` lowers meanwhile, as for an H200; nothing is compiled or executed."""
     machine: Any = registry.get(as_device("emu"))
     found: list[Plan] = []
-    empty = type(machine.allocate(0))
+    empty, before = type(machine.allocate(0)), dict(vars(machine))
+    plans.clear()
     machine.target = Target.h200()
     machine.load = lambda source: source
     machine.launch = lambda *_: None
@@ -74,6 +76,9 @@ def pretended_h200() -> Iterator[list[Plan]]:
         yield found
     finally:
         executable.lower = lower
+        vars(machine).clear()
+        vars(machine).update(before)
+        plans.clear()
 
 
 def step_of(name: str) -> Plan:
@@ -110,7 +115,7 @@ def print_kernels(lowered: Lowered) -> None:
         for what, nodes in (("reads", kernel.reads), ("writes", kernel.stores)):
             for node in nodes:
                 if nbytes_of(node) >= LISTED:
-                    suffix = ", in place" if node in kernel.places else ""
+                    suffix = ", in place" if node in kernel.overwrites else ""
                     print(f"       {what:>6} {text(node)}{suffix}")
 
 

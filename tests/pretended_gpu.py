@@ -133,9 +133,6 @@ class Driver:
             raise AttributeError(f"the pretended driver has no {name}")
         return getattr(self.real, name)
 
-    def CUlaunchAttribute(self) -> Any:
-        return SimpleNamespace(value=SimpleNamespace())
-
     # The card
 
     def cuInit(self, flags: int) -> Any:
@@ -321,13 +318,6 @@ class Driver:
         stream.waiting.append(lambda: self.execute(kernel, gx, bx, shared, words))
         return (self.ok,)
 
-    def cuLaunchKernelEx(self, config: Any, kernel: Kernel, parameters: Any, extra: Any) -> Any:
-        c = config
-        sizes = (c.gridDimX, c.gridDimY, c.gridDimZ, c.blockDimX, c.blockDimY, c.blockDimZ)
-        assert c.numAttrs == len(c.attrs) == 1
-        assert c.attrs[0].value.programmaticStreamSerializationAllowed == 1
-        return self.cuLaunchKernel(kernel, *sizes, c.sharedMemBytes, c.hStream, parameters, extra)
-
     def execute(self, kernel: Kernel, grid: int, block: int, shared: int, words: bytes) -> None:
         self.launched.append(kernel.name)
         self.clock += 1000
@@ -421,8 +411,11 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
     plans.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "_gate", gate)
-        for module in (backend, replay, timing):
+        for module in (replay, timing):
             patch.setattr(module, "compile_source", compiled)
+        patch.setattr(
+            backend, "compile_many", lambda sources, *given: [compiled(s, *given) for s in sources]
+        )
         patch.delitem(registry._backends, device, raising=False)
         made: Any = registry.get(device)
         if alone:

@@ -168,11 +168,11 @@ def matrix_norm(
     row, column = (normalize_axis("matrix_norm", axis, A.ndim) for axis in dim)
     if ord in ("nuc", 2, -2):
         values = svdvals(A.movedim((row, column), (-2, -1)))
-        found = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
+        norm = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
         if keepdim:
             first, second = sorted((row, column))
-            found = found.unsqueeze(first).unsqueeze(second)
-        return found
+            norm = norm.unsqueeze(first).unsqueeze(second)
+        return norm
     if ord not in (1, -1, inf, -inf):
         raise ArgumentError(
             "matrix_norm",
@@ -289,8 +289,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     no_ranks = wrap(buffer_node(np.zeros(0, np.int64), A.device))
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else A.new_zeros(0)
     # Made last: the one result that PyTorch saves, see graph/saved.py.
-    found = wrap((solution.squeeze(-1) if vector else solution).node)
-    return Lstsq(found, residuals, no_ranks if driver == "gels" else ranks, values)
+    result = wrap((solution.squeeze(-1) if vector else solution).node)
+    return Lstsq(result, residuals, no_ranks if driver == "gels" else ranks, values)
 
 
 def _info(A: Tensor) -> Tensor:

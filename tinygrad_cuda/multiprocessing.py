@@ -65,10 +65,10 @@ def start_processes(
     ]  # fmt: skip
     for process in started:
         process.start()
-    found = ProcessContext(started)
+    group = ProcessContext(started)
     if not join:
-        return found
-    while not found.join():
+        return group
+    while not group.join():
         pass
     return None
 

@@ -194,10 +194,10 @@ class Work:
         """The loss, under autocast where products are of bfloat16."""
         if precision != "bf16":
             return loss
-        kind, dtype = self.device.split(":")[0], self.library.bfloat16
+        library, kind = self.library, self.device.split(":")[0]
 
         def in_bfloat16(*given: Any) -> Any:
-            with self.library.autocast(kind, dtype=dtype):
+            with library.autocast(kind, dtype=library.bfloat16):
                 return loss(*given)
 
         return in_bfloat16
@@ -214,11 +214,14 @@ class Work:
         return tensor.contiguous(memory_format=self.library.channels_last)
 
     def training(self, loss: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+        # A compiled step looks at what it refers to before each call: not at the initial arrays.
+        optimizer = self.optimizer
+
         def step(*batch: Any) -> tuple[Any, ...]:
-            self.optimizer.zero_grad()
+            optimizer.zero_grad()
             value = loss(*batch)
             value.backward()
-            self.optimizer.step()
+            optimizer.step()
             return (value.detach(),)
 
         return step

@@ -30,6 +30,7 @@ INSTRUMENTS = (
     "slow",
     "traps",
     "special",
+    "products",
     "interrupts",
     "files",
     "mutants",

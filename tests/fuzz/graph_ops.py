@@ -399,8 +399,9 @@ _arithmetic(
     lambda lib, k, x, y, z: x.clamp(y, z + 0.125 if dtype_name(z) in FLOATS else z), False,
 )  # fmt: skip
 _arithmetic("where", "bAA", lambda lib, k, c, x, y: lib.where(c, x, y), False)
-_arithmetic("where number", "bA", lambda lib, k, c, x: lib.where(c, x, k.number(x)), False)
-_arithmetic("where number first", "bA", lambda lib, k, c, x: lib.where(c, k.number(x), x), False)
+# The number is rounded to the dtype.
+_arithmetic("where number", "bA", lambda lib, k, c, x: lib.where(c, x, k.number(x)))
+_arithmetic("where number first", "bA", lambda lib, k, c, x: lib.where(c, k.number(x), x))
 _arithmetic("masked_fill", "aB", lambda lib, k, x, m: x.masked_fill(m, k.choice((0, 1, 2))), False)
 _arithmetic("isclose", "fF", lambda lib, k, x, y: lib.isclose(x, kind_like(x, y)), False)
 _arithmetic(

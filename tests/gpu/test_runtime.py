@@ -229,16 +229,11 @@ def test_a_strided_array_is_refused(gpu: runtime.DeviceHandle) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 255, 256, 257, 100_003])
-@pytest.mark.parametrize("programmatic", [False, True])
-def test_launch(
-    gpu: runtime.DeviceHandle, module: runtime.LoadedModule, n: int, programmatic: bool
-) -> None:
+def test_launch(gpu: runtime.DeviceHandle, module: runtime.LoadedModule, n: int) -> None:
     data = random(n)
     source, out = on_gpu(gpu, data), gpu.allocate(4 * n)
     function = module.function("affine")
-    gpu.launch(
-        function, -(-n // 256), 256, 0, words(out, source, n, 2.5), programmatic=programmatic
-    )
+    gpu.launch(function, -(-n // 256), 256, 0, words(out, source, n, 2.5))
     np.testing.assert_allclose(from_gpu(gpu, out, n), data * 2.5 + 1, rtol=1e-6, atol=1e-6)
 
 

@@ -192,5 +192,5 @@ def test_large_results_go_back_to_the_pool() -> None:
     x = tc.zeros(200, 200)
     for _ in range(6):
         compiled(x)
-    (result,) = compiled._steady.new
-    assert not result.kept
+    (result,) = compiled._fast.new
+    assert not result.earlier

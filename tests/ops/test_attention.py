@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,13 +19,18 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda.compiler import REPORT, architecture_of, compile_source, resources
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float32
+from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops.attention import attention, attention_backward, no_mask, row_sum
-from tinygrad_cuda.graph.ops.common import output
+from tinygrad_cuda.graph.ops.common import full_like, output
+from tinygrad_cuda.graph.ops.random import random_uniform
 from tinygrad_cuda.lowering import lower
-from tinygrad_cuda.lowering.skeletons.attention import tiles
+from tinygrad_cuda.lowering.codegen import skeleton
+from tinygrad_cuda.lowering.codegen.index import INT_MAX
+from tinygrad_cuda.lowering.skeletons.attention import tiles, tma
+from tinygrad_cuda.lowering.skeletons.attention.tma import TmaGradientText, TmaText
 from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -196,6 +206,298 @@ def test_operands_that_are_views_or_computed(batch: Batch) -> None:
     assert np.abs(one.astype(np.float64) - want).max() <= 2**-10 * np.abs(want).max()
 
 
+def by_tma(
+    monkeypatch: pytest.MonkeyPatch, tile: tiles.AttentionTile, device: Any, text: Any = TmaText
+) -> list[Any]:
+    """The forward pass or the gradients by TMA, on two multiprocessors; receives the texts."""
+    backend = registry.get(device)
+    if backend.target.architecture != (9, 0):
+        pytest.skip("TMA and wgmma are of sm_90a")
+    monkeypatch.setattr(backend, "target", replace(backend.target, multiprocessors=2))
+    forward = text is TmaText
+    monkeypatch.setattr(tiles, "LONG", 0 if forward else INT_MAX)
+    monkeypatch.setattr(tiles, "TMA_GRADIENTS", not forward)
+    monkeypatch.setattr(tiles, "TMA_TILES" if forward else "TMA_GRADIENT_TILES", (tile,))
+    made: list[Any] = []
+    stage = text.stage
+    monkeypatch.setattr(text, "stage", lambda text: made.append(text) or stage(text))
+    return made
+
+
+@pytest.mark.parametrize("tile", tiles.TMA_TILES, ids=str)
+def test_the_forward_pass_by_tma(
+    batch: Batch, tile: tiles.AttentionTile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loops longer than the ring, several tiles a block, awkward lengths, masks, views."""
+    made = by_tma(monkeypatch, tile, batch.device)
+    rows, columns = tile.rows + 5, tile.columns * (tile.stages + 1) + 3
+    widths = (64, 64) if tile.consumers == 3 else (128, 64)
+    mask = seen(2, 1, 70, 90, hidden=(3, 69))
+    added = np.random.default_rng(4).standard_normal((1, 2, 1, 90)).astype(float16.numpy)
+    problems = {
+        "rows": Problem((3,), (rows, columns, *widths), causal=True),
+        "columns": Problem((1,), (columns, rows, *widths[::-1]), dtype=float16),
+        "few": Problem((2,), (7, 7, *widths), causal=True),
+        "prime": Problem((2, 2), (131, 131, 64, 64), causal=True, apart=True),
+        "mask": Problem((2, 2), (70, 90, 64, 64), mask=mask),
+        "added": Problem((2, 2), (70, 90, 64, 64), dtype=float16, mask=added, scale=-0.3),
+    }
+    if (tile.columns, tile.stages) == (64, 2):
+        problems["wide"] = Problem((1, 2), (70, 90, 256, 256), causal=True)
+    check(batch, problems)
+    assert len(made) == len(problems)
+
+
+def test_the_kernel_by_tma_is_for_many_keys() -> None:
+    """Of few ones its rounds take longer to begin than they save."""
+    for keys, found in ((tiles.LONG - 1, 0), (tiles.LONG, 1)):
+        made = lowered(Problem((2,), (64, keys, 64, 64)), Target.h200())
+        assert sum("tgc_tma_load" in launch.text for launch in made.launches) == found
+
+
+@pytest.mark.parametrize("tile", tiles.TMA_GRADIENT_TILES[::3], ids=str)
+def test_the_gradients_by_tma(
+    batch: Batch, tile: tiles.AttentionTile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the forward pass; both kernels, and dropped weights."""
+    made = by_tma(monkeypatch, tile, batch.device, TmaGradientText)
+    rows, columns = tile.rows + 5, tile.columns * (tile.stages + 1) + 3
+    mask = seen(2, 1, 70, 90, hidden=(3, 69))
+    problems = {
+        "rows": Problem((3,), (rows, columns, 64, 64), causal=True),
+        "columns": Problem((1,), (columns, rows, 64, 64), dtype=float16),
+        "few keys": Problem((1,), (90, 7, 64, 64), causal=True),
+        "few queries": Problem((1,), (7, 190, 64, 64), causal=True),
+        "prime": Problem((2, 2), (131, 131, 64, 64), causal=True, apart=True),
+        "mask": Problem((2, 2), (70, 90, 64, 64), mask=mask),
+    }
+    if tile.stages == 4:
+        problems["wide"] = Problem((1, 2), (70, 90, 128, 64), causal=True)
+    check(batch, problems)
+    assert len(made) == 2 * len(problems)
+
+
+FAULTS = {
+    "no wait for free keys": ("tgc_barrier_wait(empty_k + slot, parity);", ""),
+    "no wait for free values": ("tgc_barrier_wait(empty_v + slot, parity);", ""),
+    "no wait for free queries": ("tgc_barrier_wait(empty_q, parity_q);", ""),
+    "no wait for keys": ("tgc_barrier_wait(full_k + slot, parity);", ""),
+    "no wait for values": ("tgc_barrier_wait(full_v + before, parity_before);", ""),
+    "no wait for queries": ("tgc_barrier_wait(full_q, parity_q);", ""),
+    "another parity of free slots": ("unsigned parity = 1,", "unsigned parity = 0,"),
+    "fewer bytes": ("tgc_barrier_expect(full_v + slot, @bytes_v@);",
+                    "tgc_barrier_expect(full_v + slot, @bytes_v@ / 2);"),
+    "scores are read early": ("tgc_wgmma_wait<1>();", ""),
+    "values are scaled early": ("      tgc_wgmma_wait<0>();\n      if (lane == 0) "
+                                "tgc_barrier_arrive(empty_v + before);", ""),
+    "no wait for the last values": ("@begin_last@\n    tgc_wgmma_wait<0>();", "@begin_last@"),
+    "queries are given back early": (
+        "    parity_q ^= 1;\n    {\n      const int column_first",
+        "    parity_q ^= 1;\n    if (lane == 0) tgc_barrier_arrive(empty_q);\n"
+        "    {\n      const int column_first",
+    ),
+    "no scaling of values": ("value[0][j][q] *= factor[q / 2];", ";"),
+}  # fmt: skip
+
+
+@contextmanager
+def changed(
+    monkeypatch: pytest.MonkeyPatch, file: str, change: tuple[str, str], order: int
+) -> Iterator[Batch]:
+    """A batch on the emulator with a changed skeleton."""
+    text = (skeleton.FOLDER / "attention" / file).read_text()
+    assert change[0] in text
+    parts = re.split(r"^//@ (\w+)\n", text.replace(*change), flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    before = skeleton._sections
+    with monkeypatch.context() as patched, settings.override(emu_order=order):
+        patched.setattr(
+            skeleton, "_sections", lambda name: sections if name == file else before(name)
+        )
+        device, own = tc.device("emu"), TmaText if file == tma.CUH else TmaGradientText
+        by_tma(patched, tiles.AttentionTile(1, 64, 2, True, 2), device, own)
+        yield Batch(device)
+
+
+def agrees(batch: Batch, want: list[Array]) -> bool:
+    """Whether a batch runs and has these results."""
+    try:
+        (results,) = batch.run().values()
+    except TgcError:
+        return False
+    errors = (np.abs(x.astype(np.float64) - y).max() for x, y in zip(results, want, strict=True))
+    scales = (TOLERANCE["bfloat16"] * np.abs(y).max() for y in want)
+    return all(error <= scale for error, scale in zip(errors, scales))
+
+
+def forward_with(monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order: int) -> bool:
+    """Whether the emulator attends right with a changed skeleton."""
+    problem = Problem((3,), (257, 257, 64, 64), causal=True, size=2.0)
+    with changed(monkeypatch, tma.CUH, change, order) as batch:
+        q, k, v = map(batch.input, problem.arrays[:3])
+        batch.want("out", [output(attention(q, k, v, no_mask(q), **problem.how), index=0)])
+        return agrees(batch, problem.expected()[:1])
+
+
+GRADIENT_FAULTS = {
+    "no wait for a free slot": ("tgc_barrier_wait(empty + slot, parity);\n        "
+                                "tgc_barrier_expect", "tgc_barrier_expect"),
+    "sums before the slot is free": ("tgc_barrier_wait(empty + slot, parity);\n      "
+                                     "float* const sums", "float* const sums"),
+    "no wait for free rows": ("tgc_barrier_wait(empty_rows, parity_rows);", ""),
+    "no wait for a full slot": ("tgc_barrier_wait(full + slot, parity);", ""),
+    "no wait for rows": ("tgc_barrier_wait(full_rows, parity_rows);", ""),
+    "no wait for sums": ("@writers@", "1"),
+    "scores are read early": ("tgc_wgmma_wait<1>();\n      if (lane == 0", "if (lane == 0"),
+    "a slot is given back early": (
+        "empty + before);\n      @scores@", "empty + slot);\n      @scores@",
+    ),
+    "no wait for the last products": ("    tgc_wgmma_wait<0>();\n    if (lane", "    if (lane"),
+    "not the first columns": (
+        "column_first = first_column;", "column_first = first_column + @columns@;",
+    ),
+}  # fmt: skip
+
+
+def gradients_with(monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order: int) -> bool:
+    """The same of the gradients."""
+    problem = Problem((3,), (257, 257, 64, 64), causal=True)
+    q, k, v, g = problem.arrays
+    out, logsumexp, *want = problem.expected()
+    delta = (g.astype(np.float64) * out).sum(-1)
+    with changed(monkeypatch, tma.GRADIENTS, change, order) as batch:
+        sums = [np.asarray(x, np.float32) for x in (logsumexp, delta)]
+        nodes = list(map(batch.input, (g, q, k, v, *sums)))
+        back = attention_backward(*nodes, no_mask(nodes[1]), **problem.how)
+        batch.want("back", [output(back, index=index) for index in range(3)])
+        return agrees(batch, want)
+
+
+@pytest.mark.parametrize("order", range(5))
+def test_gradients_are_right_whenever_copies_take_effect(
+    order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gradients_with(monkeypatch, ("", ""), order)
+
+
+@pytest.mark.parametrize("name", GRADIENT_FAULTS)
+def test_each_planted_fault_of_gradients_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not all(gradients_with(monkeypatch, GRADIENT_FAULTS[name], k) for k in range(5))
+
+
+@pytest.mark.parametrize("order", range(5))
+def test_right_whenever_copies_take_effect(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads, copies and products in any order that the barriers allow."""
+    assert forward_with(monkeypatch, ("", ""), order)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_planted_fault_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not all(forward_with(monkeypatch, FAULTS[name], order) for order in range(5))
+
+
+def heads_last(node: Node) -> Node:
+    """(B, H, T, D) as (B, T, H * D)."""
+    turned = mv.permute(node, axes=(0, 2, 1, 3))
+    return mv.reshape(turned, shape=(*turned.shape[:2], prod(turned.shape[2:])))
+
+
+def beside(nodes: list[Node], axis: int) -> Node:
+    """The values joined along an axis, as `cat` and the gradient of `split` do it."""
+    sizes = [node.shape[axis] for node in nodes]
+    starts = [sum(sizes[:k]) for k in range(len(nodes))]
+    shape = list(nodes[0].shape)
+    shape[axis] = sum(sizes)
+
+    def at(start: int) -> tuple[int, ...]:
+        return tuple(start if k == axis % len(shape) else 0 for k in range(len(shape)))
+
+    parts = [
+        mv.pad(node, starts=at(start), shape=tuple(shape), steps=(1,) * len(shape), value=0)
+        for node, start in zip(nodes, starts, strict=True)
+    ]
+    return reduce(ew.add, parts)
+
+
+JOINS: dict[str, Any] = {
+    "in a row": lambda dq, dk, dv: [beside([heads_last(x) for x in (dq, dk, dv)], -1)],
+    "stacked": lambda *gs: [
+        mv.permute(
+            beside([mv.reshape(x, shape=(1, *x.shape)) for x in gs], 0), axes=(1, 3, 0, 2, 4)
+        )
+    ],
+    "keys and values": lambda dq, dk, dv: [
+        ew.neg(heads_last(dq)), beside([heads_last(dk), heads_last(dv)], -1),
+    ],
+    "one apart": lambda dq, dk, dv: [dv, beside([heads_last(dq), heads_last(dk)], -1)],
+    "heads in another order": lambda *gs: [ew.neg(mv.permute(x, axes=(1, 2, 0, 3))) for x in gs],
+    "widths first": lambda *gs: [ew.neg(mv.permute(x, axes=(0, 1, 3, 2))) for x in gs],
+}  # fmt: skip
+# What the kernel of the gradients stores, with B 2, H 3, T 70 and heads of 64.
+STORED: dict[str, list[tuple[int, ...]]] = {
+    "in a row": [(2, 70, 576)],
+    "stacked": [(2, 70, 3, 3, 64)],
+    "keys and values": [(2, 70, 3, 64), (2, 70, 384)],
+    "one apart": [(2, 70, 384), (2, 3, 70, 64)],
+    "heads in another order": [(3, 70, 2, 64)] * 3,
+    "widths first": [(2, 3, 70, 64)] * 3,
+}
+
+
+@pytest.mark.parametrize("width", [32, 64], ids=["mma", "wgmma"])
+@pytest.mark.parametrize("join", JOINS)
+def test_results_lie_as_their_readers_see_them(batch: Batch, join: str, width: int) -> None:
+    """Heads beside each other, and gradients in one buffer: same bits as joined afterwards."""
+    problem = Problem((2, 3), (70, 70, width, width), causal=True)
+    q, k, v, g = map(batch.input, problem.arrays)
+    mask = no_mask(q)
+    out, logsumexp = (output(attention(q, k, v, mask, **problem.how), index=i) for i in range(2))
+    delta = row_sum(ew.mul(*(ew.cast(x, dtype=float32) for x in (g, out))))
+    back = attention_backward(g, q, k, v, logsumexp, delta, mask, **problem.how)
+    gs = [output(back, index=i) for i in range(3)]
+    joined = [heads_last(out), *JOINS[join](*gs)]
+    batch.want("placed", joined)
+    if width == 64:
+        made = lower.scheduled(batch.program(), Target.h200())
+        stored = {k.anchors[0].op: k.stores for k in made.kernels if k.kind == "attention"}
+        assert sorted(x.shape for x in stored[attention_backward]) == sorted(STORED[join])
+        assert stored[attention][0].shape == (2, 70, 3, 64)
+    batch.want("plain", [out, logsumexp, *gs])
+    found = batch.run()
+    problem.compare(found["plain"], f"{join} {width}")
+    alone = Batch(batch.device)
+    alone.inputs, alone.arrays = batch.inputs, batch.arrays
+    alone.want("placed", joined)
+    for one, other in zip(alone.run()["placed"], found["placed"], strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sum_that_covers_an_element_twice_is_no_join(batch: Batch, axis: int) -> None:
+    """Gradients of overlapping slices are added where they meet; so is one that leaves a gap."""
+    problem = Problem((2, 2), (33, 33, 32, 32))
+    q, k, v, g = map(batch.input, problem.arrays)
+    out, logsumexp = (
+        output(attention(q, k, v, no_mask(q), **problem.how), index=i) for i in range(2)
+    )
+    delta = row_sum(ew.mul(*(ew.cast(x, dtype=float32) for x in (g, out))))
+    back = attention_backward(g, q, k, v, logsumexp, delta, no_mask(q), **problem.how)
+    gs = [output(back, index=i) for i in range(3)]
+    shape = tuple(2 * n if k == axis else n for k, n in enumerate(gs[0].shape))
+    pads = [
+        mv.pad(x, starts=tuple(i * (k == axis) for k in range(4)), shape=shape, steps=(1,) * 4,
+               value=0)
+        for i, x in enumerate(gs)
+    ]  # fmt: skip
+    batch.want("one", [reduce(ew.add, pads)])
+    (found,) = batch.run()["one"]
+    want = np.zeros(shape)
+    for i, x in enumerate(problem.expected()[2:]):
+        rows = [slice(i, i + 2) if k == axis else slice(None) for k in range(4)]
+        want[tuple(rows)] += x
+    assert np.abs(found.astype(np.float64) - want).max() <= 2**-6 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("widths", [(32, 48), (64, 128)], ids=["mma", "wgmma"])
 def test_results_do_not_depend_on_the_order_of_threads(
     widths: tuple[int, int], request: pytest.FixtureRequest
@@ -253,6 +555,42 @@ def test_kernels_compile_without_spills(width: int, architectures: list[str]) ->
         used = resources(log)
         spills = {launch.name: used[launch.name].spill_stores for launch in own}
         assert not any(spills.values()), f"{arch}: {spills}"
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_the_kernels_by_tma_compile_without_spills(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    monkeypatch.setattr(tiles, "TMA_GRADIENTS", True)
+    made = lowered(Problem((200,), (600, 600, width, width), causal=True), target_of("sm_90"))
+    own = [launch for launch in made.launches if "tgc_tma_load" in launch.text]
+    assert len(own) == (1 if width == 256 else 3)
+    log = compile_source(made.source, "sm_90a", REPORT).log
+    assert "serialized" not in log, log
+    assert not any(resources(log)[launch.name].spill_stores for launch in own), log
+
+
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_kernels_that_draw_numbers_do_not_spill(arch: str, width: int) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    batch, shape = Batch(tc.device("emu")), (200, 300, width)
+    q, k, v, g = (batch.input(np.zeros(shape, bfloat16.numpy)) for _ in range(4))
+    drawn = random_uniform.leaf((*shape[:2], shape[1]), float32, batch.device, seed=1, number=2)
+    kept = ew.lt(drawn, full_like(drawn, 0.7))
+    how = {"causal": True, "scale": 0.1, "dropout": 0.3}
+    rows = [batch.input(np.zeros(shape[:2], np.float32)) for _ in range(2)]
+    nodes = (
+        attention(q, k, v, no_mask(q), kept, **how),
+        attention_backward(g, q, k, v, *rows, no_mask(q), kept, **how),
+    )
+    batch.want("one", [output(x, index=i) for x in nodes for i in range(len(x.outputs))])
+    made = lower.lower(batch.program(), target_of(arch))
+    log = compile_source(made.source, architecture_of(made.source, arch), REPORT).log
+    own = [one for one in made.launches if one.stages[0].kernel.kind == "attention"]
+    assert "tgc_random_uniform" in own[0].text and "serialized" not in log
+    assert not any(resources(log)[launch.name].spill_stores for launch in own), log
 
 
 def test_a_machine_without_matrix_units_has_the_composition() -> None:

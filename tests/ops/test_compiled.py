@@ -15,6 +15,7 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import fetch_source
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.lowering.codegen.pack import MMA_NAMES
+from tinygrad_cuda.lowering.lower import Lowered
 from tinygrad_cuda.lowering.target import Target
 
 # Stages that fit share a kernel, and the time of a compilation grows faster than a kernel does.
@@ -35,8 +36,8 @@ class Listing:
         self.target = replace(Target.h200(), architecture=architecture)
         self.sources: list[str] = []
 
-    def load(self, source: str) -> None:
-        self.sources.append(source)
+    def load(self, lowered: Lowered) -> None:
+        self.sources.append(lowered.source)
 
 
 def source_of(batch: Batch, architecture: tuple[int, int]) -> list[str]:

@@ -416,8 +416,8 @@ def test_the_choice_says_why() -> None:
     odd = algorithms.choose(product(big, (2047, 2047), bfloat16), h200)
     assert odd.tier == "wgmma"
     assert "an operand is no matrix in memory" in odd.reason
-    assert algorithms.choose(product(small, (3, 3), bfloat16), h200).tier == "tiled"
+    assert algorithms.choose(product(small, (3, 3), bfloat16), h200).tier == "register_tiled"
     with settings.override(matmul_precision="ieee"):
         exact = algorithms.choose(product(small, shape, float32), h200)
-    assert exact.tier == "tiled"
+    assert exact.tier == "register_tiled"
     assert "float32 is no operand of wgmma" in exact.reason

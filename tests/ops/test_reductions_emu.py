@@ -22,9 +22,12 @@ from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen import pack
 from tinygrad_cuda.lowering.schedule import fuse_column_sums
-from tinygrad_cuda.lowering.skeletons import column_partials
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
+from tinygrad_cuda.lowering.skeletons import column_partials, row_reduce, shared_rows
+from tinygrad_cuda.lowering.target import Target
 
 
 @pytest.mark.parametrize(
@@ -150,6 +153,7 @@ def walk_by_five_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (fuse_column_sums, column_partials):
         monkeypatch.setattr(module, "column_blocks", lambda target: 5)
     monkeypatch.setattr(column_partials, "pipeline_blocks", lambda target: 5)
+    monkeypatch.setattr(column_partials, "walking_blocks", lambda rows, columns: 5)
 
 
 def call_large(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
@@ -201,6 +205,58 @@ def normalization_gradients(bench: Bench, rows: int, length: int, dtype: DType) 
     ]
 
 
+@pytest.mark.parametrize(("rows", "length"), [(1030, 384), (1027, 770), (83, 140)])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_warps_carry_the_columns_of_short_rows(
+    bench: Bench,
+    rows: int,
+    length: int,
+    dtype: DType,
+    reverse: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forty warps walk over the rows; sums of what they store are among their columns."""
+    walk_by_five_blocks(monkeypatch)
+    outputs = normalization_gradients(bench, rows, length, dtype)
+    outputs.append(rd.sum(outputs[0], axes=(0,)))
+    if reverse:
+        monkeypatch.setattr(lower, "fuse_column_sums", begin_at_the_end)
+    executable = bench.compile(*outputs)
+    (kernel,) = executable.schedule.kernels
+    assert kernel.pair is not None and len(kernel.pair[1].anchors) == 3
+    first, _ = executable.launches
+    assert first.blocks == (4 if rows == 83 else 5) and ("- turn;" in first.text) is reverse
+    bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
+    bits = [array.tobytes() for array in bench.run(*outputs)]
+    with settings.override(emu_order=3):
+        assert [array.tobytes() for array in bench.run(*outputs)] == bits
+
+
+def begin_at_the_end(schedule: Schedule, target: Target) -> None:
+    """As where the kernel before has left the last rows in the cache."""
+    for kernel in schedule.kernels:
+        kernel.reverse = kernel.kind == "row"
+    fuse_column_sums.fuse_column_sums(schedule, target)
+
+
+def test_columns_of_one_kernel_go_with_the_rows_that_have_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three sums of columns read two values: two rows take theirs, and the third stays."""
+    walk_by_five_blocks(monkeypatch)
+    x, y, weight = bench(300, 384), bench(300, 384), bench(1, 384)
+    of_x, of_y = rd.sum(x, axes=(0,)), ew.add(rd.max(y, axes=(0,)), weight)
+    both = rd.sum(ew.mul(x, y), axes=(0,))
+    outputs = [softmax(x, (1,)), softmax(y, (1,)), of_x, of_y, both, ew.mul(both, weight)]
+    executable = bench.compile(*outputs)
+    pairs = [kernel.pair[1] for kernel in executable.schedule.kernels if kernel.pair]
+    assert [[node.op for node in columns.anchors] for columns in pairs] == [[rd.sum], [rd.max]]
+    (rest,) = (kernel for kernel in executable.schedule.kernels if kernel.kind == "col")
+    assert rest.anchors == [both] and len(rest.stores) == 2
+    bench.check(*outputs, tolerance=1e-4)
+
+
 def test_rows_that_are_not_waited_for_show(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulator's copies take effect at the wait, so a row read too soon is not yet there."""
     walk_by_five_blocks(monkeypatch)
@@ -228,6 +284,46 @@ def test_rows_whose_operands_leave_the_cache_last(
     # Odd rows have no vectors, and what is read again in each phase is not marked.
     assert ("lasting" in text) is (length == 8192)
     bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long_rows_stay_in_shared_memory(
+    bench: Bench, dtype: DType, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A softmax by a weight, and a product with a row of its own, read each element once."""
+    monkeypatch.setattr(shared_rows, "STAY", True)
+    monkeypatch.setattr(row_reduce, "HELD", 4)
+    monkeypatch.setattr(row_reduce, "HELD_ALONE", 4)
+    call_few_multiprocessors(monkeypatch)
+    x, y = bench(11, 4000, dtype=dtype), bench(11, 4000, dtype=dtype)
+    weight = bench(4000, dtype=dtype)
+    shares = ew.mul(softmax(x, (1,)), spread(weight, x.shape))
+    outputs = [ew.mul(shares, y), rd.sum(ew.mul(x, y), axes=(1,))]
+    if reverse:
+        monkeypatch.setattr(lower, "fuse_column_sums", begin_at_the_end)
+    (launch,) = bench.compile(*outputs).launches
+    assert "in shared memory" in launch.text and ("virtual_block = 10" in launch.text) is reverse
+    assert launch.text.count("tgc_stage_vector(") == 2
+    assert launch.text.count("tgc_load_vector") == 3  # one of the weight
+    bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
+
+
+def call_few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few rows are enough for all of them."""
+    backend: Any = registry.get(as_device("emu"))
+    monkeypatch.setattr(backend, "target", replace(backend.target, multiprocessors=4))
+
+
+def test_rows_without_room_or_of_few_blocks_are_read_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two blocks of a multiprocessor share its memory; fewer rows than blocks are not worth it."""
+    monkeypatch.setattr(shared_rows, "STAY", True)
+    call_few_multiprocessors(monkeypatch)
+    for rows, length, inside in ((8, 20000, True), (8, 32000, False), (7, 20000, False)):
+        (launch,) = bench.compile(softmax(bench(rows, length), (1,))).launches
+        assert ("in shared memory" in launch.text) is inside
 
 
 def test_carried_columns_meet_values_of_the_rows(
@@ -312,3 +408,18 @@ def test_integers_wrap_and_booleans_stay(bench: Bench, dtype: DType) -> None:
     if dtype is not dtypes.bool_:
         outputs += [rd.sum(x, axes=(0, 1)), rd.prod(x, axes=(0,))]
     bench.check(*outputs)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3001, 64), (1400, 24), (1 << 12, 128), (2, 1100, 256), (1025, 40), (9001, 16)]
+)
+def test_few_long_columns_of_16_bits(bench: Bench, shape: tuple[int, ...]) -> None:
+    """Mean and deviations of a channel, of four rows at once and of those that are left."""
+    x = ew.cast(bench(*shape, dtype=dtypes.bfloat16), dtype=dtypes.float32)
+    axes = tuple(range(len(shape) - 1))
+    moments = rd.welford(x, axes=axes)
+    mean, deviations = (common.output(moments, index=index) for index in (0, 1))
+    near = ew.sub(x, mv.expand(mean, shape=x.shape))
+    assert "rows0[" in "".join(one.text for one in bench.compile(mean, deviations).launches)
+    bench.check(mean, deviations, tolerance=1e-5)
+    bench.check(rd.sum(ew.mul(near, x), axes=axes), rd.sum(x, axes=axes), tolerance=1e-3)

@@ -27,8 +27,9 @@ BATCH, TOKENS, WIDTH = 64, 512, 64
 
 @pytest.fixture(autouse=True)
 def tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Products on matrix units, whatever their size."""
+    """Products of tf32, whatever their size: no estimate prefers the split ones."""
     monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
+    monkeypatch.setattr(algorithms, "SPLIT", ())
     monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
     before = tc.get_float32_matmul_precision()
     tc.set_float32_matmul_precision("high")

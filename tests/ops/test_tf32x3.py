@@ -315,12 +315,12 @@ def test_the_precision_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tier("tf32x3", *large) == "wgmma tf32x3"
     assert tier("tf32x3", *large, a100) == "mma tf32x3"
     assert tier("tf32x3", 4096, 4096, LEAST["wgmma"] - 1) != "wgmma tf32x3"
-    assert tier("tf32x3", 4096, 4096, LEAST["mma"] - 1) == "tiled"
-    assert tier("tf32x3", 64, 128, 784) == "tiled"
-    assert tier("ieee", *large) == tier("ieee", *large, a100) == "tiled"
+    assert tier("tf32x3", 4096, 4096, LEAST["mma"] - 1) == "register_tiled"
+    assert tier("tf32x3", 64, 128, 784) == "register_tiled"
+    assert tier("ieee", *large) == tier("ieee", *large, a100) == "register_tiled"
     assert tier("high", *large) == "wgmma tma tf32"
     old = Target("T4", (7, 5), 40, 64 << 10, 64 << 10, 4 << 20, 200)
-    assert tier("tf32x3", *large, old) == "tiled"
+    assert tier("tf32x3", *large, old) == "register_tiled"
 
 
 def test_the_words_are_accepted_and_results_follow_them(monkeypatch: pytest.MonkeyPatch) -> None:

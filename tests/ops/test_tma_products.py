@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from execution import Batch, device_or_skip
+from programs import Inputs, launches
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
-from tinygrad_cuda.core.dtypes import bfloat16, float16
+from tinygrad_cuda.core.dtypes import bfloat16, float16, float32
 from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen import skeleton
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
-from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma
+from tinygrad_cuda.lowering.skeletons.contract import mma, mma_tiles, tma
 from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import TmaTile
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
 from tinygrad_cuda.lowering.target import Target
@@ -30,6 +33,7 @@ TOLERANCE = {"bfloat16": 2**-8, "float16": 2**-11}  # of the largest result
 LAYOUTS = [(0, 1), (0, 0), (1, 0), (1, 1)]  # whether A and B lie transposed
 TIER = "wgmma tma"
 ALL_TIERS = algorithms.TIERS
+JOINED_TILE = TmaTile(64, 128, 64, 1, 0.4, 3)
 
 
 @pytest.fixture(params=["emu", "cuda"])
@@ -130,6 +134,69 @@ def test_a_block_computes_many_tiles(
     a, b = (tc.tensor(numbers(s, r, k), device=device).bfloat16() for s, r in ((3, m), (4, n)))
     exact = a.float().numpy().astype(np.float64) @ b.float().numpy().astype(np.float64).T
     check(a @ b.T, exact)
+
+
+def with_plan(monkeypatch: pytest.MonkeyPatch, tile: Any, slices: int = 1, **how: Any) -> None:
+    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+        return replace(split_k(tile, product.k, slices), **how)
+
+    monkeypatch.setattr(mma_tiles, "plan", plan)
+
+
+@pytest.mark.parametrize("shares", [3, 4, 5])
+@pytest.mark.parametrize("number", [0, 1])
+def test_blocks_share_the_steps_of_tiles(
+    device: Any, number: int, shares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices of two tiles or of one, and what helpers add behind them, in the order of k."""
+    tile = mma_tiles.TMA_TILES[number]
+    with_plan(monkeypatch, tile, shares=shares)
+    for m, n, steps in ((tile.m + 8, tile.n, 5), (tile.m, tile.n, 7)):
+        k = steps * tile.k - 8
+        a, b = (tc.tensor(numbers(s, k, r), device=device).bfloat16() for s, r in ((3, m), (4, n)))
+        bias = tc.tensor(numbers(5, n), device=device)
+        exact = a.float().numpy().astype(np.float64).T @ b.float().numpy().astype(np.float64)
+        found = [(a.T @ b).float() + bias for _ in range(3)]
+        for one in found:
+            check(one, exact + numbers(5, n))
+            assert (one.numpy() == found[0].numpy()).all()
+
+
+@pytest.mark.parametrize("slices", [2, 3, 4])
+@pytest.mark.parametrize("number", range(3))
+def test_a_cluster_adds_the_slices_of_a_tile(
+    device: Any, number: int, slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the shared memory of its blocks, with bias and residual behind the sum."""
+    tile = (*mma_tiles.CLUSTER_TILES, JOINED_TILE, TmaTile(128, 64, 64, 2, 0.5, 6))[number]
+    with_plan(monkeypatch, tile, slices, cluster=True)
+    m, n, k = tile.m + 8, tile.n + 16, 5 * tile.k - 8
+    a, b = (tc.tensor(numbers(s, r, k), device=device).bfloat16() for s, r in ((3, m), (4, n)))
+    bias, rest = (tc.tensor(numbers(*of), device=device) for of in ((5, n), (6, m, n)))
+    exact = a.float().numpy().astype(np.float64) @ b.float().numpy().astype(np.float64).T
+    exact += numbers(5, n) + numbers(6, m, n)
+    found = [(a @ b.T).float() + bias + rest for _ in range(2)]
+    check(found[0], exact)
+    assert (found[0].numpy() == found[1].numpy()).all()
+
+
+def test_blocks_join_sums_where_that_is_the_quickest() -> None:
+    """A weight's gradient alone by shares, behind an update by slices; few rows by pairs."""
+    h200 = Target.h200()
+    new = Inputs()
+
+    def about(made: Node) -> str:
+        return "\n".join(launch.text for launch in launches(new.program(made), h200))
+
+    def gradient() -> Node:
+        x, y = (new(8192, size, dtype=bfloat16) for size in (768, 3072))
+        return contraction.matmul(contraction.transpose(x), y)
+
+    assert "stream-K 132" in about(gradient())
+    updated = ew.sub(new(768, 3072), ew.cast(gradient(), dtype=float32))
+    assert "split-K 3" in about(updated)
+    few = contraction.matmul(new(64, 4096, dtype=bfloat16), new(4096, 4096, dtype=bfloat16))
+    assert "split-K 2 in a cluster" in about(few)
 
 
 def test_batches_and_heads(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,3 +302,91 @@ def test_right_whenever_copies_take_effect(order: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_planted_fault_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not all(product_with(monkeypatch, FAULTS[name], order) for order in range(5))
+
+
+# Of sums that blocks leave each other, in memory or in the shared memory of a cluster.
+JOINING_FAULTS = {
+    "no wait for a share's sums": (
+        tma.TMA, "tgc_grid_flag_await(@flags@, from * @warps@ + warp, seen + piece + 1);", "",
+    ),
+    "a share is published early": (tma.TMA, "number < @tiles@ && lane == 0", "lane == 0"),
+    "a share nobody waits for is not counted": (
+        tma.TMA, "number < @tiles@ && lane == 0", "false",
+    ),
+    "the sums of the last launch": (
+        tma.TMA, "+ warp, seen + piece + 1);\n#p", "+ warp, seen);\n#p",
+    ),
+    "a helper's first piece counts as its last": (
+        tma.TMA, "last ? @pieces@ - piece : 1", "@pieces@ - piece",
+    ),
+    "a helper's sums are not added": (tma.TMA, "@next_helper@\n", "break;\n"),
+    "pieces of a helper in one memory": (
+        tma.TMA, "helper * @pieces@ + piece", "helper * @pieces@",
+    ),
+    "no barrier of the cluster": (mma.MMA, "@meet@", "__syncwarp();"),
+    "the sums of one block": (mma.MMA, "tgc_cluster_load<@fragment@>(own, rank)",
+                              "tgc_cluster_load<@fragment@>(own, 0)"),
+}  # fmt: skip
+
+
+def joined_with(
+    monkeypatch: pytest.MonkeyPatch, change: tuple[str, str, str], plan: Plan[Any], order: int
+) -> bool:
+    """Whether three launches of a changed skeleton compute right on the emulator."""
+    file, old, new = change
+    before = skeleton._sections
+    text = (FOLDER / "contract" / file).read_text()
+    assert old in text
+    parts = re.split(r"^//@ (\w+)\n", text.replace(old, new), flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    k = plan.chunk * plan.slices
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            skeleton, "_sections", lambda name: sections if name == file else before(name)
+        )
+        patched.setattr(mma_tiles, "plan", lambda *of: plan)
+        with settings.override(emu_order=order):
+            batch = Batch(as_device("emu"))
+            pairs = [
+                [numbers(s + 2 * run, r, k).astype(bfloat16.numpy) for s, r in ((3, 128), (4, 128))]
+                for run in range(3)
+            ]
+            a, b = map(batch.input, pairs[0])
+            batch.want("product", [contraction.matmul(a, contraction.transpose(b))])
+            run = batch.runner(registry.get(as_device("emu")).compile(batch.program()))
+            for pair in pairs:
+                try:
+                    ((found,),) = run(pair).values()
+                except TgcError:
+                    return False
+                a64, b64 = (values.astype(np.float64) for values in pair)
+                error = np.abs(found.astype(np.float64) - a64 @ b64.T).max()
+                if not error <= TOLERANCE["bfloat16"] * np.abs(a64 @ b64.T).max():
+                    return False
+    return True
+
+
+JOINED = {
+    "shares": Plan(JOINED_TILE, 640, 1, shares=5),
+    "cluster": Plan(JOINED_TILE, 192, 3, cluster=True),
+}
+
+
+@pytest.mark.usefixtures("on_emu")
+@pytest.mark.parametrize("kind", JOINED)
+@pytest.mark.parametrize("order", range(5))
+def test_sums_are_joined_whenever_blocks_run(
+    kind: str, order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads and copies in any order that flags and barriers allow, in launch after launch."""
+    assert joined_with(monkeypatch, (tma.TMA, "", ""), JOINED[kind], order)
+
+
+@pytest.mark.usefixtures("on_emu")
+@pytest.mark.parametrize("name", JOINING_FAULTS)
+def test_each_planted_fault_of_joined_sums_shows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = JOINING_FAULTS[name]
+    plan = JOINED["cluster" if "cluster" in change[1] or change[0] == mma.MMA else "shares"]
+    assert not all(joined_with(monkeypatch, change, plan, order) for order in range(5))

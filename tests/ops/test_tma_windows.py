@@ -10,12 +10,14 @@ from execution import Batch, device_or_skip
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU
-from tinygrad_cuda.core.dtypes import bfloat16, float16, float32
+from tinygrad_cuda.core.dtypes import bfloat16, float16, float32, float64
+from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import (
     convolution,
     convolution_input_gradient,
     convolution_weight_gradient,
 )
+from tinygrad_cuda.graph.ops.movement import expand, permute
 from tinygrad_cuda.graph.ops.windows import WindowColumns
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.lower import lower
@@ -51,9 +53,15 @@ def batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ba
 
 
 class Passes:
-    """Both operands' values, and each pass of a convolution as a node and in float64."""
+    """Both operands' values, and each pass of a convolution as a node and in float64.
 
-    def __init__(self, batch: Batch, problem: Any, dtype: Any, images: int = 1) -> None:
+    `last`: a program's inputs and outputs have the channels last.
+    """
+
+    def __init__(
+        self, batch: Batch, problem: Any, dtype: Any, images: int = 1, last: bool = False
+    ) -> None:
+        self.last = last
         n, c, self.size, o, self.kernel, stride, pads, dilation, groups = problem
         self.batch, self.exact, self.dtype = batch, Batch(CPU), dtype
         self.at = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
@@ -65,7 +73,11 @@ class Passes:
 
     def operand(self, *shape: int) -> tuple[Any, Any]:
         array = self.rng.standard_normal(shape).astype(self.dtype.numpy)
-        return self.batch.input(array), self.exact.input(array.astype(np.float64))
+        exact = self.exact.input(array.astype(np.float64))
+        if not self.last:
+            return self.batch.input(array), exact
+        node = self.batch.input(np.ascontiguousarray(np.moveaxis(array, 1, -1)))
+        return permute(node, axes=(0, len(shape) - 1, *range(1, len(shape) - 1))), exact
 
     def want(self, *names: str) -> None:
         """Passes by name: result, input, weight."""
@@ -77,8 +89,12 @@ class Passes:
             "weight": lambda x, w, g: convolution_weight_gradient(g, x, **taps),
         }
         for name in names:
-            self.batch.want(name, [made[name](x, w, g)])
-            self.exact.want(name, [made[name](x64, w64, g64)])
+            self.batch.want(name, [self.laid_out(made[name](x, w, g))])
+            self.exact.want(name, [self.laid_out(made[name](x64, w64, g64))])
+
+    def laid_out(self, node: Any) -> Any:
+        rank = len(node.shape)
+        return permute(node, axes=(0, *range(2, rank), 1)) if self.last else node
 
     def compare(self) -> None:
         found = self.batch.run()
@@ -91,20 +107,23 @@ class Passes:
         return lower(self.batch.program(), Target.h200()).source
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=lambda dtype: dtype.name)
-def test_all_passes(batch: Batch, problem: Any, dtype: Any) -> None:
+def test_all_passes(batch: Batch, problem: Any, dtype: Any, last: bool) -> None:
+    if last and dtype is float16 and batch.device.kind == "emu":
+        pytest.skip("dtypes differ in what a unit multiplies alone")
     images = 1 if batch.device.kind == "emu" else 64  # so that drivers describe them
-    passes = Passes(batch, problem, dtype, images)
+    passes = Passes(batch, problem, dtype, images, last)
     passes.want("result", "input", "weight")
     assert passes.text.count("tgc_tma_load_pixels(") >= 2  # its definition, and a kernel's
     passes.compare()
 
 
-@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize(("slices", "last"), [(1, False), (3, False), (1, True)])
 @pytest.mark.parametrize("number", range(len(mma_tiles.TMA_TILES)))
 def test_every_tile(
-    batch: Batch, number: int, slices: int, monkeypatch: pytest.MonkeyPatch
+    batch: Batch, number: int, slices: int, last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tile = mma_tiles.TMA_TILES[number]
 
@@ -113,15 +132,17 @@ def test_every_tile(
 
     monkeypatch.setattr(mma_tiles, "plan", plan)
     monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
-    passes = Passes(batch, PROBLEMS[0], bfloat16, 1 if batch.device.kind == "emu" else 64)
+    passes = Passes(batch, PROBLEMS[0], bfloat16, 1 if batch.device.kind == "emu" else 64, last)
     passes.want("result", "weight")
     assert passes.text.count("tgc_tma_load_pixels(") == 3
     passes.compare()
 
 
-def test_tf32(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_tf32(batch: Batch, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")
-    passes = Passes(batch, PROBLEMS[1], float32, 1 if batch.device.kind == "emu" else 64)
+    images = 1 if batch.device.kind == "emu" else 64
+    passes = Passes(batch, PROBLEMS[1], float32, images, last)
     passes.want("result")
     assert passes.text.count("tgc_tma_load_pixels(") == 2
     passes.compare()
@@ -133,11 +154,36 @@ def test_columns_of_other_windows_are_not_believed(
 ) -> None:
     """Where positions differ from what the operand says of itself, masks read it."""
 
-    def wrong(taps: Any, sizes: Any, at: Any, turned: bool) -> WindowColumns:
-        return WindowColumns(taps, sizes, at._replace(**change), turned)
+    def wrong(taps: Any, sizes: Any, at: Any, turned: bool, side: str) -> WindowColumns:
+        return WindowColumns(taps, sizes, at._replace(**change), turned, side)
 
     monkeypatch.setattr(channels_last, "WindowColumns", wrong)
     passes = Passes(batch, PROBLEMS[0], bfloat16)
     passes.want("result", "weight")
     assert passes.text.count("tgc_tma_load_pixels(") == 1  # its definition
+    passes.compare()
+
+
+def test_numbers_of_channels_are_loaded_once_a_part(batch: Batch) -> None:
+    """An epilogue of three numbers a channel and a residual, whose loads are made ahead."""
+    images = 1 if batch.device.kind == "emu" else 64
+    passes = Passes(batch, PROBLEMS[0], bfloat16, images, True)
+    channels, shape = passes.y.shape[1], passes.y.shape
+    vectors = [
+        (size * passes.rng.standard_normal((1, channels, 1, 1))).astype(np.float32)
+        for size in (0.02, 1, 1)  # the result's own rounding is small beside the residual's
+    ]
+
+    def epilogue(result: Any, residual: Any, inputs: Any, dtype: Any) -> Any:
+        scale, mean, factor = (expand(inputs(vector), shape=shape) for vector in vectors)
+        wide, near = (ew.cast(x, dtype=scale.dtype) for x in (result, residual))
+        made = ew.add(ew.mul(wide, scale), ew.mul(ew.sub(near, mean), factor))
+        return passes.laid_out(ew.cast(made, dtype=dtype))
+
+    (x, x64), (w, w64), (g, g64) = passes.x, passes.w, passes.g
+    batch.want("result", [epilogue(convolution(x, w, **passes.at), g, batch.input, bfloat16)])
+    exact = passes.exact
+    wide = ew.cast(convolution(x64, w64, **passes.at), dtype=bfloat16)
+    exact.want("result", [epilogue(wide, g64, lambda v: exact.input(v.astype(float)), float64)])
+    assert "if (turn == 0)" in passes.text
     passes.compare()

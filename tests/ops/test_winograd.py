@@ -201,7 +201,7 @@ def test_debug_shows_the_tiers(
         F.conv2d(x, w).numpy()
     text = capsys.readouterr().out
     assert "tier:  winograd, 0 clocks; not channels last: 2 channels" in text
-    assert re.search(r"tier:  tiled, \d+ clocks; .*not wgmma: float32 is no operand", text)
+    assert re.search(r"tier:  register_tiled, \d+ clocks; .*not wgmma: float32 is no operand", text)
 
 
 def problem(n: int, c: int, size: int, o: int) -> tuple[Node, Node]:

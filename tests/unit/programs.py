@@ -30,7 +30,9 @@ TARGET = Target.h200()
 # Of some of the family: how exact products are, and where their kernel is of another tier.
 PRECISION = {
     "product_square": "ieee", "product_tf32x3": "tf32x3", "product_tf32x3_mma": "tf32x3",
+    "attention_tf32": "high", "attention_tf32x3": "tf32x3", "attention_simt": "ieee",
 }  # fmt: skip
+RUNG = {"product_naive": "naive", "product_tiled": "tiled"}
 ARCHITECTURE = {"product_tf32x3_mma": "sm_80"}
 
 
@@ -62,7 +64,8 @@ def launches(program: Program, target: Target = TARGET) -> list[PackedLaunch]:
 def launches_of(name: str, target: Target | None = None) -> list[PackedLaunch]:
     """What one of the family launches, at the precision that it is for."""
     target = target or target_of(ARCHITECTURE.get(name, "sm_90"))
-    with settings.override(matmul_precision=PRECISION.get(name, settings.matmul_precision)):
+    precision = PRECISION.get(name, settings.matmul_precision)
+    with settings.override(matmul_precision=precision, matmul_tier=RUNG.get(name, "")):
         return launches(family()[name], target)
 
 
@@ -170,6 +173,7 @@ def family() -> dict[str, Program]:
     add("layer_norm", lambda new: [layer_norm(new(64, 256), new(256), new(256))])
     add("layer_norm_gradients", lambda new: _layer_norm_gradients(new, 8192, dtypes.bfloat16))
     add("layer_norm_gradients_short", lambda new: _layer_norm_gradients(new, 2048, dtypes.float32))
+    add("layer_norm_gradients_warps", lambda new: _layer_norm_gradients(new, 768, dtypes.bfloat16))
     add("batch_statistics", lambda new: _welford(new(8, 16, 12, 12)))
     add("batch_norm", lambda new: _batch_norm(new, (256, 64, 56, 56)))
     add("sum_all", lambda new: [rd.sum(new(1 << 20), axes=(0,))])
@@ -183,6 +187,10 @@ def family() -> dict[str, Program]:
     add("product_wgmma", lambda new: [_layer(new, 1536, 1024, 512)])
     add("product_tma", lambda new: [_layer(new, 4096, 4096, 4096)])
     add("product_tma_ping_pong", lambda new: [_layer(new, 8192, 3072, 768)])
+    add("product_naive", lambda new: [_layer(new, 1000, 500, 300)])
+    add("product_tiled", lambda new: [_layer(new, 1000, 500, 300)])
+    add("product_shares", lambda new: [_weight_product(new, 8192, 768, 3072)])
+    add("product_cluster", lambda new: [_layer(new, 64, 4224, 4096)])
     add("product_tf32x3", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("product_tf32x3_mma", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("conv_channels_last", lambda new: [_images(new)])
@@ -196,7 +204,11 @@ def family() -> dict[str, Program]:
     add("conv_direct", lambda new: [_few_channels(new)])
     add("conv_weight_gradient", lambda new: [_weight_gradient(new)])
     add("attention_mma", lambda new: _attention(new, 96))
-    add("attention_wgmma", lambda new: _attention(new, 64))
+    add("attention_wgmma", lambda new: _attention(new, 64, keys=256))
+    add("attention_tma", lambda new: _attention(new, 64))
+    add("attention_tf32", lambda new: _attention(new, 32, dtypes.float32))
+    add("attention_tf32x3", lambda new: _attention(new, 32, dtypes.float32))
+    add("attention_simt", lambda new: _attention(new, 32, dtypes.float32))
     add("recurrence", lambda new: _recurrent(new, dtypes.float32))
     add("recurrence_mma", lambda new: _recurrent(new, dtypes.bfloat16))
     add("random", lambda new: [_random()])
@@ -204,12 +216,14 @@ def family() -> dict[str, Program]:
     return found
 
 
-def _attention(new: Inputs, width: int) -> list[Node]:
+def _attention(
+    new: Inputs, width: int, dtype: DType = dtypes.bfloat16, keys: int = 1024
+) -> list[Node]:
     """A GPT's, with its gradients."""
-    leaves = [variable(new(16, 12, 1024, width, dtype=dtypes.bfloat16)) for _ in range(3)]
+    leaves = [variable(new(16, 12, keys, width, dtype=dtype)) for _ in range(3)]
     both = attention(*leaves, no_mask(leaves[0]), causal=True, scale=0.125)
     out = common.output(both, index=0)
-    loss = rd.sum(ew.mul(out, new(*out.shape, dtype=dtypes.bfloat16)), axes=(0, 1, 2, 3))
+    loss = rd.sum(ew.mul(out, new(*out.shape, dtype=dtype)), axes=(0, 1, 2, 3))
     return [out, *gradients(loss, leaves)]
 
 
@@ -310,6 +324,12 @@ def _layer(
     bias = spread(new(columns, dtype=dtype), (rows, columns))
     y = ew.add(contraction.matmul(x, contraction.transpose(w)), bias)
     return ew.maximum(y, common.full_like(y, 0))
+
+
+def _weight_product(new: Inputs, examples: int, rows: int, columns: int) -> Node:
+    """A layer's weight gradient alone."""
+    x, y = (new(examples, size, dtype=dtypes.bfloat16) for size in (rows, columns))
+    return contraction.matmul(contraction.transpose(x), y)
 
 
 def _images(new: Inputs) -> Node:

@@ -58,8 +58,8 @@ def traced(device: str, *options: str) -> tuple[int, int, int, list[str]]:
 @pytest.mark.parametrize(
     ("device", "most_files", "most_changes", "last"),
     [
-        ("cpu", 22, 57, "backend/cpu/backend.py"),
-        ("emu", 39, 108, "backend/emu/runtime.py"),
+        ("cpu", 18, 47, "backend/cpu/backend.py"),
+        ("emu", 34, 103, "backend/emu/runtime.py"),
     ],
 )
 def test_a_first_call_passes_few_files(

@@ -30,11 +30,11 @@ class _Round:
 
     def __init__(self) -> None:
         self.stage = READY
-        self.found: list[Tensor] = []
+        self.infinite: list[Tensor] = []
 
     def overflowed(self) -> bool:
         """Whether a gradient was not finite; looks at the values."""
-        return any(bool(flag) for flag in self.found)
+        return any(bool(flag) for flag in self.infinite)
 
 
 class GradScaler:
@@ -158,7 +158,7 @@ class GradScaler:
                 good = gradient.isfinite().all()
                 finite[device] = good if device not in finite else finite[device].logical_and(good)
                 gradient.mul_(_number(inverse, gradient.dtype, device))
-            round_.found = [good.logical_not() for good in finite.values()]
+            round_.infinite = [good.logical_not() for good in finite.values()]
         round_.stage = UNSCALED
 
     def step(self, optimizer: Any, *args: Any, **options: Any) -> Any:
@@ -182,7 +182,7 @@ class GradScaler:
             raise _order("step", "step() was called already")
         if round_.stage == READY:
             self.unscale_(optimizer)
-        if not round_.found:
+        if not round_.infinite:
             raise ArgumentError(
                 "step",
                 "no parameter has a gradient",
@@ -201,7 +201,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        rounds = [round_ for round_ in self._rounds.values() if round_.found]
+        rounds = [round_ for round_ in self._rounds.values() if round_.infinite]
         if new_scale is not None:
             self._scale = _rounded(float(new_scale))
         elif not rounds:

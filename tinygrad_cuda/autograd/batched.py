@@ -200,7 +200,7 @@ def _out_dims(out_dims: Any, result: Any) -> list[Any]:
 def _placed(rewriting: Rewriting, node: Node, dim: Any) -> Tensor:
     """A result with the new dimension where it is wanted."""
     if dim is None:
-        if node in rewriting.found:
+        if node in rewriting.rewritten:
             raise ArgumentError(
                 "vmap",
                 "a result differs from example to example",

@@ -229,7 +229,7 @@ class _Backward:
         positions: list[int],
         count: int,
     ) -> None:
-        self.cls, self.context, self.places, self.count = cls, context, positions, count
+        self.cls, self.context, self.positions, self.count = cls, context, positions, count
         self.inputs = [
             value.node.outputs[0] if isinstance(value, TensorBase) else None for value in args
         ]
@@ -239,7 +239,7 @@ class _Backward:
         if self.cls.backward is None:
             raise _missing(self.cls, "backward(ctx, *grads)")
         grads: list[Any] = [None] * self.count
-        for index, g, ((shape, dtype), device) in zip(self.places, cotangents, self.outputs):
+        for index, g, ((shape, dtype), device) in zip(self.positions, cotangents, self.outputs):
             if g is None and self.context.materialize_grads:
                 g = common.constant.leaf(shape, dtype, device, value=0)
             grads[index] = None if g is None else wrap(g)

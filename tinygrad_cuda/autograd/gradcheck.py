@@ -80,7 +80,7 @@ def gradgradcheck(
         GradientError: a mismatch, or an op without second derivative.
     """
     first = _Check("gradgradcheck", func, inputs, eps, atol, rtol)
-    count, positions = len(first.inputs), first.places
+    count, positions = len(first.inputs), first.positions
     seeds = list(first.seeds() if grad_outputs is None else as_list(grad_outputs))
 
     def gradient(*arguments: Any) -> tuple[Any, ...]:
@@ -136,7 +136,7 @@ class _Check:
     ) -> None:
         self.name, self.function = name, function
         self.inputs = as_list(inputs)
-        self.places = [
+        self.positions = [
             k for k, x in enumerate(self.inputs) if isinstance(x, TensorBase) and x.requires_grad
         ]
         self._check_inputs(strict=eps is None or atol is None)
@@ -149,7 +149,7 @@ class _Check:
     # The point --------------------------------------------------------------------------------
 
     def _check_inputs(self, strict: bool) -> None:
-        if not self.places:
+        if not self.positions:
             raise GradientError(
                 self.name,
                 "no input requires grad",
@@ -157,7 +157,7 @@ class _Check:
                 actual=f"{len(self.inputs)} inputs, none of them does",
                 hint="call requires_grad_() on what shall be checked",
             )
-        for k in self.places:
+        for k in self.positions:
             dtype = self.inputs[k].dtype
             if dtype is not float64 and strict:
                 raise DTypeError(
@@ -216,9 +216,9 @@ class _Check:
         return [(above - below) / (2 * eps) for above, below in zip(*ends)]
 
     def gradients(self, j: int, v: Array) -> list[Array]:
-        """The gradients of ``sum(v * outputs[j])`` for the inputs at `places`."""
+        """The gradients of ``sum(v * outputs[j])`` for the inputs at `positions`."""
         y = self.outputs[j]
-        inputs = [self.inputs[k] for k in self.places]
+        inputs = [self.inputs[k] for k in self.positions]
         if not y.requires_grad:
             return [np.zeros(x.shape) for x in inputs]
         seed = tensor(v.astype(y.dtype.numpy), device=y.device)
@@ -240,10 +240,10 @@ class _Check:
         return worst is None
 
     def _jacobians(self) -> Iterator[_Mismatch]:
-        numeric = {k: self._columns(k) for k in self.places}
+        numeric = {k: self._columns(k) for k in self.positions}
         for j, y in enumerate(self.outputs):
             rows = [self.gradients(j, v) for v in _units(y.shape)]
-            for position, k in enumerate(self.places):
+            for position, k in enumerate(self.positions):
                 analytic = np.array([row[position].reshape(-1) for row in rows])
                 if not analytic.size:
                     continue
@@ -268,7 +268,7 @@ class _Check:
         random = np.random.default_rng(0)
         for j, y in enumerate(self.outputs):
             v = np.asarray(random.standard_normal(y.shape))
-            for k, g in zip(self.places, self.gradients(j, v)):
+            for k, g in zip(self.positions, self.gradients(j, v)):
                 u = np.asarray(random.standard_normal(self.inputs[k].shape))
                 analytic = np.sum(g * u)
                 numeric = np.sum(v * self.difference(k, u, self.eps)[j])

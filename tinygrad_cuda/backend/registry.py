@@ -37,10 +37,10 @@ def get(device: Device) -> Backend:
                 module, name = BACKENDS[device.kind]
                 with forks_wait:
                     if device.kind == "cuda":
-                        found = _imported_beside_driver(module, device.index)
+                        imported = _imported_beside_driver(module, device.index)
                     else:
-                        found = importlib.import_module(module)
-                made: Backend = getattr(found, name)(device)
+                        imported = importlib.import_module(module)
+                made: Backend = getattr(imported, name)(device)
                 backend = _backends[device] = made
     return backend
 

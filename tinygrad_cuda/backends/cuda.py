@@ -15,14 +15,14 @@ _attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": True}
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """How exact products and convolutions of float32 are.
+    """How exact products, convolutions and attention of float32 are.
 
-    With ``highest``, the default, and ``ieee`` float32 units make them. With ``tf32x3`` large ones
-    split each operand in two numbers of 10 mantissa bits (tf32) and sum three products on matrix
-    units, from sm_80 on: errors against exact results are not above those of a float32 sum. With
-    ``high`` and ``medium`` large ones multiply such numbers once, where a GPU has wgmma (sm_90): a
-    result errs by about 1e-3 of the largest. What was recorded before is computed first, as it was
-    permitted then.
+    With ``highest``, the default, errors against exact results are not above those of a float32
+    sum: from sm_80 on large ones split each operand in two numbers of 10 mantissa bits (tf32) and
+    sum three products on matrix units; ``tf32x3`` has the steps of recurrent layers do so, too.
+    With ``high`` and ``medium`` large ones multiply such numbers once, where a GPU has wgmma
+    (sm_90), and attention from sm_80 on: a result errs by about 1e-3 of the largest. With ``ieee``
+    none uses matrix units. What was recorded before is computed first, as it was permitted then.
 
     Args:
         precision: ``highest``, ``high``, ``medium``, ``ieee`` or ``tf32x3``;

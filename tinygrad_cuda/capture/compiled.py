@@ -96,7 +96,7 @@ class Compiled:
         self._written_bases: weakref.WeakSet[Any] = weakref.WeakSet()
         # What the last of them left: what changes it later is not the call.
         self._left: dict[Any, tuple[int, Names]] = {}
-        self._steady: FastReplay | None = None  # of the program that was replayed last
+        self._fast: FastReplay | None = None  # of the program that was replayed last
         self._extra = Extra([], set(), [], [], [])  # what calls have reached that no name leads to
         self._lock = new_lock()
         _all.add(self)
@@ -112,17 +112,17 @@ class Compiled:
         with self._lock:
             if recorder.pending:
                 realize_all()
-            steady_way = self._steady
-            if steady_way is not None and not options and not settings.validate:
+            fast = self._fast
+            if fast is not None and not options and not settings.validate:
                 signals = recorder.signals
                 handlers = signals.installed
                 if getsignal(SIGINT) is not handlers[0] or getsignal(SIGTERM) is not handlers[1]:
                     signals.install()
                 signals.firm += 1
                 try:
-                    result = steady_way.replay(args, now.gradients)
+                    result = fast.replay(args, now.gradients)
                 except OutOfMemoryError as error:
-                    raise steady_way.program.named(error) from None
+                    raise fast.program.named(error) from None
                 finally:
                     signals.firm -= 1
                     if signals.arrived:
@@ -165,7 +165,7 @@ class Compiled:
             if programs[0] is not program:
                 programs.remove(program)
                 programs.insert(0, program)
-            self._steady = fast_replay(program, given)
+            self._fast = fast_replay(program, given)
         return result
 
     def ready(self, args: tuple[Any, ...], options: dict[str, Any]) -> Ready | None:
@@ -300,10 +300,10 @@ class Compiled:
         watch.moved()
         return result, capture, watch
 
-    def _validated(self, given: Given, known: CapturedProgram) -> Any:
+    def _validated(self, given: Given, program_before: CapturedProgram) -> Any:
         """Traces the call although there is a program, and compares."""
         result, program = self._trace(given, "TGC_VALIDATE compares")
-        line = None if program is None else known.departs(program)
+        line = None if program is None else program_before.departs(program)
         if line is not None:
             raise CompileError(
                 "compile",
@@ -326,7 +326,7 @@ class Compiled:
         """Drops all programs."""
         with self._lock:
             self._programs.clear()
-            self._steady = None
+            self._fast = None
 
     def _report(self, text: str) -> None:
         if settings.debug >= 1:

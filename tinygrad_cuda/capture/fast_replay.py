@@ -1,7 +1,7 @@
-"""A replay that finds everything as the last one left it: what it looks at, it looks at in bulk.
+"""A replay where everything is as the last one left it: what it looks at, it looks at in bulk.
 
-It does what `Program.frame` and `Program.run` do, for programs and states where nothing has to be
-copied, replaced or made anew but the results. Where that is not so, those two do it.
+It does what `frame` and `run` of a `CapturedProgram` do, for programs and states where nothing has
+to be copied, replaced or made anew but the results. Where that is not so, those two do it.
 It stays in this room: it reads a `CapturedProgram`, field by field, in 3 us.
 Without it a compiled call of denoiser_sample takes 583 % longer (H200).
 """
@@ -25,11 +25,11 @@ from tinygrad_cuda.core.trees import picking
 from tinygrad_cuda.engine.capture import Stale, structure, watching
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.replay.dirty_tracking import (
-    SEALABLE_CELLS,
-    SEALABLE_LEAVES,
+    TRACKABLE_CELLS,
+    TRACKABLE_LEAVES,
     grad_under,
     node_under,
-    seals,
+    touches,
     track_writes,
 )
 from tinygrad_cuda.replay.guards.codegen import Look, looking
@@ -55,9 +55,9 @@ def guarded(program: CapturedProgram, given: Given) -> Look:
         given: the arguments of that call, Tensors without a history.
     """
     around = {
-        "program": program, "state": program.known, "structure": structure, "defaults": defaults,
-        "device": get_default_device(), "dtype": defaults.dtype, "watching": watching,
-        "autocast": autocast, "chosen": chosen, "blocks": blocks,
+        "program": program, "state": program.state_cells, "structure": structure,
+        "defaults": defaults, "device": get_default_device(), "dtype": defaults.dtype,
+        "watching": watching, "autocast": autocast, "chosen": chosen, "blocks": blocks,
     }  # fmt: skip
     others = (
         "structure.version != program.version",
@@ -73,7 +73,7 @@ def compared(program: CapturedProgram, given: Given) -> Look:
 
     def look(args: tuple[Any, ...]) -> list[Any] | None:
         now = Given(args, {})
-        if now.key != key or now.views or not program.known.isdisjoint(now.cells):
+        if now.key != key or now.views or not program.state_cells.isdisjoint(now.cells):
             return None
         try:
             program.check(now)
@@ -86,7 +86,7 @@ def compared(program: CapturedProgram, given: Given) -> Look:
 
 
 class FastReplay:
-    """The replay of a program for which `steadiable` holds.
+    """The replay of a program for which `can_replay_fast` holds.
 
     Args:
         program: which has just been replayed.
@@ -104,40 +104,42 @@ class FastReplay:
         self._find_gradients()
         self._find_cells(len(given.cells))
         self._find_outputs()
-        self.broken = -1  # how many seals had been broken when all was well
+        self.touched = -1  # how often tracked state had been used when all was well
 
     def _find_gradients(self) -> None:
         """Leaves whose gradients are made anew, and those that have none."""
         program = self.program
-        kept = [gradient for gradient in program.gradients if not gradient.none]
-        self.leaves = [gradient.leaf for gradient in kept]
-        self.tensors = [Tensor] * len(kept)
+        gradients = [gradient for gradient in program.gradients if not gradient.none]
+        self.leaves = [gradient.leaf for gradient in gradients]
+        self.tensors = [Tensor] * len(gradients)
         self.dropped = [gradient.leaf for gradient in program.gradients if gradient.none]
         self.dropped += program.without_gradient
 
     def _find_cells(self, arguments: int) -> None:
         """State that is overwritten, then gradients, then state that is only read."""
         program = self.program
-        own = [place - arguments for place in program.overwritten]
-        rest = [place for place in range(len(program.cells)) if place not in own]
-        self.own_cells = [program.cells[place] for place in own]
-        self.read_cells = [program.cells[place] for place in rest]
-        kept = [gradient for gradient in program.gradients if not gradient.none]
-        output_specs = [gradient.output_spec.outputs for gradient in kept if gradient.output_spec]
-        self.cell_outputs = [program.outputs[place] for place in own]
-        self.cell_outputs += [*output_specs, *(program.outputs[place] for place in rest)]
+        own = [index - arguments for index in program.overwritten]
+        rest = [index for index in range(len(program.cells)) if index not in own]
+        self.own_cells = [program.cells[index] for index in own]
+        self.read_cells = [program.cells[index] for index in rest]
+        gradients = [gradient for gradient in program.gradients if not gradient.none]
+        output_specs = [
+            gradient.output_spec.outputs for gradient in gradients if gradient.output_spec
+        ]
+        self.cell_outputs = [program.outputs[index] for index in own]
+        self.cell_outputs += [*output_specs, *(program.outputs[index] for index in rest)]
         self.first, self.last = len(own), len(own) + len(output_specs)  # of the gradients
-        numbers = [*range(arguments), *(arguments + place for place in own)]
+        numbers = [*range(arguments), *(arguments + index for index in own)]
         numbers += [-1] * len(output_specs)
-        numbers += [arguments + place for place in rest]
+        numbers += [arguments + index for index in rest]
         numbers += range(program.offsets[0] - len(program.constants), program.offsets[0])
-        places = [numbers.index(number) for number in self.event.inputs]
-        self.inputs = picking(places)
+        positions = [numbers.index(number) for number in self.event.inputs]
+        self.inputs = picking(positions)
         # Which arguments the plan reads, and as which of its inputs.
-        self.used = [number for number in range(arguments) if number in places]
+        self.used = [number for number in range(arguments) if number in positions]
         self.all_used = len(self.used) == arguments
-        slots = [places.index(number) for number in self.used]
-        self.held = self.event.executable.held(slots)
+        slots = [positions.index(number) for number in self.used]
+        self.steady = self.event.executable.steady_runs(slots)
 
     def _find_outputs(self) -> None:
         """Where the memory of each output comes from: inputs, gradients, hidden, new."""
@@ -145,8 +147,8 @@ class FastReplay:
         start, count = program.offsets[0], len(self.event.inputs)
         gradients = [gradient.output for gradient in program.gradients if not gradient.none]
         self.hidden = self.event.unused
-        known = {*gradients, *self.hidden}
-        new = [n for n, slot in enumerate(executable.results) if slot is None and n not in known]
+        recorded = {*gradients, *self.hidden}
+        new = [n for n, slot in enumerate(executable.results) if slot is None and n not in recorded]
         others = [*gradients, *self.hidden, *new]
         self.sources = [start + number for number in new]
         self.new = []
@@ -154,7 +156,7 @@ class FastReplay:
             keys = program.shown.get(source, set())
             alone = switches.output_recycling and len(keys) == 1
             key = next(iter(keys)) if alone else None
-            self.new.append(RecycledOutputs(Tensor, partial(executable.room, number), key))
+            self.new.append(RecycledOutputs(Tensor, partial(executable.output_memory, number), key))
         self.rebuild = self._rebuilding()
         self.outputs = picking(
             [
@@ -167,10 +169,10 @@ class FastReplay:
     def _rebuilding(self) -> Callable[[list[Any]], Any] | None:
         """How the results of `new` make up what the call returns; None if not by themselves."""
         program = self.program
-        places = {result.key: place for place, result in enumerate(self.new)}
-        if not all(key in places for key in program.keys):
+        numbers = {result.key: number for number, result in enumerate(self.new)}
+        if not all(key in numbers for key in program.keys):
             return None
-        wanted = [places[key] for key in program.keys]
+        wanted = [numbers[key] for key in program.keys]
         if program.structure is None:
             return itemgetter(*wanted)
         return picking(wanted) if program.flat else None
@@ -186,7 +188,7 @@ class FastReplay:
         given = self.look(args)
         if given is None or gradients is not self.gradients:
             return MISS
-        if self.broken != seals.broken and not self._under_seal(args):
+        if self.touched != touches.count and not self._untouched(args):
             return MISS
         try:
             for prepare in self.prepares:
@@ -202,15 +204,15 @@ class FastReplay:
             for result in self.new:
                 entry = result.free()
                 if entry is None:
-                    new.append(result.room())
+                    new.append(result.allocate())
                     tensors.append(None)
                     missing.append(result)
                 else:
                     tensors.append(entry[0])
                     new.append(entry[3])
             arguments = given if self.all_used else [given[number] for number in self.used]
-            held = self.held
-            if held is None or not held.start(arguments, new, self.fixed, event.numbers):
+            steady = self.steady
+            if steady is None or not steady.start(arguments, new, self.fixed, event.numbers):
                 self._run(given, new)
         for after in self.after:
             after(NOBODY)
@@ -222,20 +224,20 @@ class FastReplay:
             for source, piece in zip(self.sources, new):
                 values[source] = piece
         made = {result.key: x for result, x in zip(self.new, tensors) if x is not None}
-        found = program.build(Fresh(values, args, made))
+        state = program.build(Fresh(values, args, made))
         for result in missing:
             if result.key is not None:
                 result.keep(made[result.key])
-        return found
+        return state
 
     def _run(self, given: list[Any], new: list[Any]) -> None:
-        """Starts the plan on memory in places that it has not had before."""
+        """Starts the plan on memory at addresses that it has not had before."""
         state = list(map(storage_of, map(node_under, self._cells())))
         inputs = self.inputs([*given, *state, *self.program.constants])
-        kept = state[self.first : self.last]
+        state_memory = state[self.first : self.last]
         hidden = [self.event.spare[number] for number in self.hidden]
-        outputs = self.outputs([*inputs, *kept, *hidden, *new])
-        start = self.event.executable.start if self.held is None else self.held.run
+        outputs = self.outputs([*inputs, *state_memory, *hidden, *new])
+        start = self.event.executable.start if self.steady is None else self.steady.run
         start(inputs, outputs, self.event.numbers)
 
     def _cells(self) -> list[Any]:
@@ -243,10 +245,10 @@ class FastReplay:
         gradients = map(cell_of, map(grad_under, self.leaves))
         return [*self.own_cells, *gradients, *self.read_cells]
 
-    def _under_seal(self, args: tuple[Any, ...]) -> bool:
-        """Whether nobody else can read what will be overwritten; then this stays under seal."""
-        broken, spare = seals.broken, self.event.spare
-        if not self.program.known.isdisjoint(map(cell_of, args)):
+    def _untouched(self, args: tuple[Any, ...]) -> bool:
+        """Whether nobody else can read what will be overwritten; then that is tracked."""
+        count, spare = touches.count, self.event.spare
+        if not self.program.state_cells.isdisjoint(map(cell_of, args)):
             return False
         if not self._alone() or any(number not in spare for number in self.hidden):
             return False
@@ -255,8 +257,8 @@ class FastReplay:
         self.fixed += [spare[number].address for number in self.hidden]
         if switches.dirty_tracking:
             track_writes(cells, [*self.leaves, *self.dropped])
-            # As it was before: what was broken meanwhile may be among these.
-            self.broken = broken
+            # As it was before: what was used meanwhile may be among these.
+            self.touched = count
         return True
 
     def _alone(self) -> bool:
@@ -269,7 +271,7 @@ class FastReplay:
         cells = [*self.own_cells, *map(cell_of, gradients), *self.read_cells]
         kinds, leaf_kinds = set(map(type, cells)), {*map(type, self.leaves)}
         leaf_kinds.update(map(type, self.dropped))
-        if not (kinds <= SEALABLE_CELLS and leaf_kinds <= SEALABLE_LEAVES):
+        if not (kinds <= TRACKABLE_CELLS and leaf_kinds <= TRACKABLE_LEAVES):
             return False
         nodes = list(map(node_under, cells))
         storages = list(map(storage_of, nodes))
@@ -286,10 +288,10 @@ class FastReplay:
 
 def fast_replay(program: CapturedProgram, given: Given) -> FastReplay | None:
     """The short way for later calls like this one, which has just been replayed; or None."""
-    if program.steady is None:
+    if program.fast is None:
         possible = switches.fast_replay and can_replay_fast(program, given)
-        program.steady = FastReplay(program, given) if possible else False
-    return program.steady or None
+        program.fast = FastReplay(program, given) if possible else False
+    return program.fast or None
 
 
 def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
@@ -298,14 +300,14 @@ def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
     plain = plain and len(given.args) == len(given.tensors) == len(given.cells)
     if not plain or any(x.chain or x.cell.node.requires_grad for x in given.args):
         return False
-    if program.bound or program.leaf_places or program.hooked_before or not can_chain(program):
+    if program.bound or program.leaf_cells or program.hooked_before or not can_chain(program):
         return False
     if sum(type(event) is RunEvent for event in program.events) != 1:
         return False
-    if not all(type(cell) in SEALABLE_CELLS for cell in program.cells):
+    if not all(type(cell) in TRACKABLE_CELLS for cell in program.cells):
         return False
-    kept = [gradient for gradient in program.gradients if not gradient.none]
-    if any(gradient.run is None for gradient in kept):
+    gradients = [gradient for gradient in program.gradients if not gradient.none]
+    if any(gradient.run is None for gradient in gradients):
         return False
     changed = {id(gradient.leaf) for gradient in program.gradients}
     others = [*program.with_gradient, *program.without_gradient]

@@ -31,35 +31,35 @@ class ReplayFrame:
     """The present replay.
 
     Attributes:
-        places: the cells, by their number in the program.
+        cells: the cells, by their number in the program.
         nodes: what they held at the beginning.
         values: their storages, the constants, then the outputs of each run.
     """
 
-    __slots__ = ("places", "nodes", "values")
+    __slots__ = ("cells", "nodes", "values")
 
-    def __init__(self, places: list[Cell]) -> None:
-        self.places = places
-        self.nodes: list[Node] = list(map(node_of, places))
+    def __init__(self, cells: list[Cell]) -> None:
+        self.cells = cells
+        self.nodes: list[Node] = list(map(node_of, cells))
         self.values: list[Any] = list(map(storage_of, self.nodes))
         if any(map(is_, self.values, repeat(None))):
             self._settle()
 
     def _settle(self) -> None:
         """Some value is another thread's, or could not be computed."""
-        for cell in self.places:
+        for cell in self.cells:
             if cell.node.storage is None:
                 if cell.error is not None:
                     raise cell.error.anew()
                 realize_cell(cell)
-        self.nodes = list(map(node_of, self.places))
+        self.nodes = list(map(node_of, self.cells))
         self.values = list(map(storage_of, self.nodes))
 
     def own(self, indices: list[int]) -> None:
         """Gives cells storages that nobody else can read, since they will be overwritten."""
         for index in indices:
-            if self.places[index].aliases is not None:
-                self.places[index].forget_aliases()
+            if self.cells[index].aliases is not None:
+                self.cells[index].forget_aliases()
         nodes = list(map(reference_count, self.nodes))
         storages = list(map(reference_count, self.values))
         for index in indices:
@@ -72,7 +72,7 @@ class ReplayFrame:
         storage = duplicate(old.device, old.storage)
         node = node_made(common.buffer, (), NO_ATTRIBUTES, old.outputs, old.device, False, old.site)
         node.storage = storage
-        self.places[index].node = self.nodes[index] = node
+        self.cells[index].node = self.nodes[index] = node
         self.values[index] = storage
         if settings.debug >= 3:
             line = describe_site(old.site)
@@ -80,7 +80,7 @@ class ReplayFrame:
 
     def write(self, writes: list[tuple[int, OutputSpec]]) -> None:
         """Puts new values into cells that were there before."""
-        cells, nodes, values = self.places, self.nodes, self.values
+        cells, nodes, values = self.cells, self.nodes, self.values
         for index, output_spec in writes:
             new, node = values[output_spec.source], nodes[index]
             if new is node.storage:
@@ -134,7 +134,7 @@ class RunEvent:
         frame.write(self.writes)
 
 
-class GradientPlace:
+class GradientSlot:
     """A leaf whose gradient a call leaves as a fresh Tensor, or drops.
 
     Attributes:
@@ -142,13 +142,13 @@ class GradientPlace:
         run, output: what computes the new gradient, if its memory may be the old one's.
     """
 
-    __slots__ = ("leaf", "output_spec", "build", "none", "kept", "run", "output")
+    __slots__ = ("leaf", "output_spec", "build", "none", "previous", "run", "output")
 
     def __init__(
         self, leaf: Any, output_spec: OutputSpec | None, build: Callable[[Fresh], Any], none: bool
     ) -> None:
         self.leaf, self.output_spec, self.build, self.none = leaf, output_spec, build, none
-        self.kept: Any = None
+        self.previous: Any = None
         self.run: RunEvent | None = None
         self.output = 0
 
@@ -167,14 +167,14 @@ class GradientPlace:
             if cell.aliases is not None:
                 cell.forget_aliases()
             storage, node.storage = node.storage, None
-            self.kept = old
+            self.previous = old
             # This variable and the argument.
             if self.run is not None and reference_count(storage) == 2:
                 self.run.spare[self.output] = storage
 
     def leave(self, fresh: Fresh) -> None:
         """Sets the new gradient."""
-        previous, self.kept = self.kept, None
+        previous, self.previous = self.previous, None
         if previous is None or self.output_spec is None:
             self.leaf.grad = self.build(fresh)
         else:

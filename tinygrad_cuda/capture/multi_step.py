@@ -186,15 +186,15 @@ class Steps(Compiled):
         """Runs the steps that remain, as far as they are of one program."""
         if not result.expect(turns):
             return False
-        first, targets = result.done, result.places(turns)
+        first, targets = result.done, result.targets(turns)
 
-        def place(turn: int, values: list[Any]) -> None:
+        def put(turn: int, values: list[Any]) -> None:
             for number, node in enumerate(data):
                 values[number] = _row(node, first + turn)
             for number, whole in targets:
                 values[number] = _row(whole.node, first + turn)
 
-        done, values = turns.run(frame, self.count - first, place)
+        done, values = turns.run(frame, self.count - first, put)
         turns.finish(given, values)
         result.done += done
         return True
@@ -335,7 +335,7 @@ class _Results:
         self.leaves = [m if isinstance(m, _Whole) else x for m, x in zip(self.leaves, flat)]
         return True
 
-    def places(self, turns: MultiStepReplay) -> list[tuple[int, _Whole]]:
+    def targets(self, turns: MultiStepReplay) -> list[tuple[int, _Whole]]:
         """Which value of a replay goes where."""
         pairs = zip(turns.program.leaves, self.leaves)
         return [(x.source, whole) for x, whole in pairs if isinstance(x, Result)]
@@ -384,9 +384,9 @@ def loop(n: int, fn: Callable[..., Any], *state: Any) -> Any:
     done = misses = 0
     while done < n:
         if misses < ATTEMPTS:
-            turns, found = _turned(call, state, n - done)
+            turns, latest = _turned(call, state, n - done)
             if turns:
-                done, result = done + turns, found
+                done, result = done + turns, latest
                 state = result if isinstance(result, tuple) else (result,)
                 continue
             misses += 1
@@ -430,14 +430,14 @@ def _turn_round(
     }
     arguments = frame.values[: len(given.cells)]
 
-    def place(turn: int, values: list[Any]) -> None:
+    def put(turn: int, values: list[Any]) -> None:
         for number, x in enumerate(results):
             handed = turn and x.source >= 0
             values[number] = rooms[x.source][(turn - 1) % 2] if handed else arguments[number]
         for source, pair in rooms.items():
             values[source] = pair[turn % 2]
 
-    done, values = turns.run(frame, count, place)
+    done, values = turns.run(frame, count, put)
     return done, turns.program.build(turns.finish(given, values))
 
 

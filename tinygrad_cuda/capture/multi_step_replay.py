@@ -44,7 +44,7 @@ class MultiStepReplay:
     """What is the same in all replays of a program that follow one another.
 
     Args:
-        program: one for which `chainable` holds.
+        program: one for which `can_chain` holds.
     """
 
     def __init__(self, program: CapturedProgram) -> None:
@@ -97,14 +97,14 @@ class MultiStepReplay:
         return storage
 
     def run(
-        self, frame: ReplayFrame, count: int, place: Callable[[int, list[Any]], None]
+        self, frame: ReplayFrame, count: int, put: Callable[[int, list[Any]], None]
     ) -> tuple[int, list[Any]]:
         """Runs up to `count` turns.
 
         Args:
             frame: from ``program.frame``, which has prepared the first turn.
             count: at least 1.
-            place: given a turn's number and the list of values, puts there the memory of the
+            put: given a turn's number and the list of values, puts there the memory of the
                 arguments and of what is returned.
 
         Returns:
@@ -127,13 +127,13 @@ class MultiStepReplay:
             if values[number] is None:
                 values[number] = self.memory(number, self.sizes[number])
         with lock_of(self.device):
-            return self._turns(frame, count, place, values), values
+            return self._turns(frame, count, put, values), values
 
     def _turns(
         self,
         frame: ReplayFrame,
         count: int,
-        place: Callable[[int, list[Any]], None],
+        put: Callable[[int, list[Any]], None],
         values: list[Any],
     ) -> int:
         done = 0
@@ -151,7 +151,7 @@ class MultiStepReplay:
                     numbers.clear()
                 raise
             finally:
-                self._start(done, length, numbers, place, values)
+                self._start(done, length, numbers, put, values)
             done += len(numbers)
         return done
 
@@ -174,7 +174,7 @@ class MultiStepReplay:
         done: int,
         length: int,
         numbers: list[list[Sequence[Any]]],
-        place: Callable[[int, list[Any]], None],
+        put: Callable[[int, list[Any]], None],
         values: list[Any],
     ) -> None:
         """Starts the turns whose numbers are computed, of a segment of this length.
@@ -186,14 +186,14 @@ class MultiStepReplay:
             return
         chain, mark = self._chain(length), None
         if len(numbers) == length and done < SEGMENTS * LENGTH and settings.debug < 2:
-            mark = self._mark(done, len(numbers), place, values)
-            chain = self._known(done // LENGTH, length, mark) or chain
+            mark = self._mark(done, len(numbers), put, values)
+            chain = self._chain_like(done // LENGTH, length, mark) or chain
             if chain.again(mark, [run for runs in numbers for run in runs]):
-                place(done + length - 1, values)
+                put(done + length - 1, values)
                 return
         position = 0
         for turn, runs in enumerate(numbers, done):
-            place(turn, values)
+            put(turn, values)
             for event, run in zip(self.events, runs):
                 inputs = [values[number] for number in self.inputs[event]]
                 outputs = [values[number] for number in self.outputs[event]]
@@ -201,7 +201,7 @@ class MultiStepReplay:
                 position += 1
         chain.flush(mark)
 
-    def _known(self, number: int, length: int, mark: Any) -> Any:
+    def _chain_like(self, number: int, length: int, mark: Any) -> Any:
         """The chain of a segment that was seen before, if it was."""
         segments = self.segments.setdefault((number, length), deque(maxlen=WAYS))
         for segment in segments:
@@ -218,13 +218,13 @@ class MultiStepReplay:
         self,
         done: int,
         count: int,
-        place: Callable[[int, list[Any]], None],
+        put: Callable[[int, list[Any]], None],
         values: list[Any],
     ) -> list[Any]:
         """All addresses of a segment; its first two turns determine those of the others."""
         marks: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
         for turn in range(done, done + min(count, 2)):
-            place(turn, values)
+            put(turn, values)
             marks.append(list(values))
         return [[None if v is None else v.address for v in pieces] for pieces in marks]
 
@@ -238,10 +238,10 @@ class MultiStepReplay:
 
 def multi_step_replay(program: CapturedProgram) -> MultiStepReplay | None:
     """How a program's replays follow one another; None if they must be single calls."""
-    if program.chained is None:
+    if program.multi_step is None:
         possible = switches.multi_step and can_chain(program)
-        program.chained = MultiStepReplay(program) if possible else False
-    return program.chained or None
+        program.multi_step = MultiStepReplay(program) if possible else False
+    return program.multi_step or None
 
 
 def can_chain(program: CapturedProgram) -> bool:
@@ -259,7 +259,7 @@ def can_chain(program: CapturedProgram) -> bool:
     for event, run, start in zip(events, program.runs, program.offsets):
         for index, output_spec in event.writes:
             slot = run.overwrites.get(output_spec.source - start)
-            if slot is None or run.inputs[slot] != ("place", index):
+            if slot is None or run.inputs[slot] != ("cell", index):
                 return False
     results = [x for x in program.leaves if isinstance(x, Result)]
     sources = {result.source for result in results if result.given < 0}

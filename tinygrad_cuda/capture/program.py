@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.capture.frame_replay import GradientPlace, ReplayFrame, RunEvent, outputs_of
+from tinygrad_cuda.capture.frame_replay import GradientSlot, ReplayFrame, RunEvent, outputs_of
 from tinygrad_cuda.capture.results import Fresh, OutputSpec, OutputSpecs, ResultHistory, has_history
 from tinygrad_cuda.capture.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
@@ -93,7 +93,7 @@ class CapturedProgram:
         names: Python values it read, as they were.
 
     Raises:
-        History: something it leaves has a history that a gradient could pass through.
+        ResultHistory: something it leaves has a history that a gradient could pass through.
         CompileError: it leaves what no replay can make.
     """
 
@@ -105,10 +105,10 @@ class CapturedProgram:
         self.capture = capture
         self.constants = list(capture.constants)
         self.drawn = capture.drawn  # numbers of constants that each replay draws
-        self.offsets = [len(capture.places) + len(self.constants)]
+        self.offsets = [len(capture.cells) + len(self.constants)]
         for run in self.runs:
             self.offsets.append(self.offsets[-1] + run.outputs)
-        output_specs = OutputSpecs(self._number_of, capture.places, given)
+        output_specs = OutputSpecs(self._number_of, capture.cells, given)
         returned = leaves(result)
         self.builds = [output_specs.of(leaf) for leaf in returned]
         self.shown = output_specs.shown
@@ -118,9 +118,9 @@ class CapturedProgram:
         self.structure = rebuilt(result, iter([None] * len(returned)))
         # A tuple, and nothing nested in it.
         self.flat = type(result) is tuple and self.structure == (None,) * len(returned)
-        self.chained: Any = None  # how its replays follow one another, once somebody asks
-        self.steady: Any = None  # and how they are done where nothing else has happened
-        self._find_places(given)
+        self.multi_step: Any = None  # how its replays follow one another, once somebody asks
+        self.fast: Any = None  # and how they are done where nothing else has happened
+        self._find_cells(given)
         self._find_gradients(output_specs)
         self.escaped = escaped(capture, output_specs)
         self._find_writes()
@@ -136,27 +136,27 @@ class CapturedProgram:
         return self._number(self.capture.source(storage))
 
     def _number(self, source: tuple[Any, ...]) -> int:
-        if source[0] == "place":
+        if source[0] == "cell":
             return int(source[1])
         if source[0] in ("constant", "copy"):
-            return len(self.capture.places) + int(source[1])
+            return len(self.capture.cells) + int(source[1])
         return int(self.offsets[source[1]] + source[2])
 
-    def _find_places(self, given: Given) -> None:
+    def _find_cells(self, given: Given) -> None:
         """Which cells are reached through the leaf whose gradient they hold, not by themselves."""
-        self.cells = list(self.capture.places)[len(given.cells) :]
+        self.cells = list(self.capture.cells)[len(given.cells) :]
         self.outputs = self.capture.outputs[len(given.cells) :]
-        self.leaf_places: list[tuple[int, Any]] = []
+        self.leaf_cells: list[tuple[int, Any]] = []
         for record in self.capture.leaves.values():
             leaf, cell = record.leaf(), record.cell and record.cell()
             if leaf is not None and cell in self.cells:
-                self.leaf_places.append((self.cells.index(cell), leaf))
+                self.leaf_cells.append((self.cells.index(cell), leaf))
 
     def _find_gradients(self, output_specs: OutputSpecs) -> None:
         self.with_gradient: list[Any] = []
         self.without_gradient: list[Any] = []
-        self.gradients: list[GradientPlace] = []
-        self.late: list[GradientPlace] = []
+        self.gradients: list[GradientSlot] = []
+        self.late: list[GradientSlot] = []
         shown = Counter(output_specs.output_specs)
         records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
         leaves: list[Any] = [record.leaf() for record in records]
@@ -175,19 +175,19 @@ class CapturedProgram:
             build = output_specs.of(after)
             simple = after is not None and not after.chain and shown[after.cell] == 1
             output_spec = output_specs.output_specs.get(after.cell) if simple else None
-            gradient = GradientPlace(leaf, output_spec, build, after is None)
+            gradient = GradientSlot(leaf, output_spec, build, after is None)
             # An old gradient that is read is dropped at the end.
-            read = any(leaf is other for _, other in self.leaf_places)
+            read = any(leaf is other for _, other in self.leaf_cells)
             (self.late if read else self.gradients).append(gradient)
 
     def _find_writes(self) -> None:
         """Which cells that were there before hold something else now, by the run behind it."""
         self.writes: dict[int, list[tuple[int, OutputSpec]]] = {}
         self.written: list[int] = []  # numbers of cells
-        for cell, index in self.capture.places.items():
+        for cell, index in self.capture.cells.items():
             node = cell.node
             source = self.capture.source(node.storage)
-            if source == ("place", index):
+            if source == ("cell", index):
                 continue
             if has_history(node):
                 raise ResultHistory
@@ -199,13 +199,13 @@ class CapturedProgram:
                 run.inputs[slot][1]
                 for run in self.runs
                 for slot in run.overwrites.values()
-                if run.inputs[slot][0] == "place"
+                if run.inputs[slot][0] == "cell"
             }
         )
 
     def _find_handles(self, given: Given) -> None:
         """Tensors that must still show the same cells; arguments that are also read otherwise."""
-        state = self.known = set(self.cells) - {self.cells[k] for k, _ in self.leaf_places}
+        state = self.state_cells = set(self.cells) - {self.cells[k] for k, _ in self.leaf_cells}
         self.handles: list[tuple[Any, Cell, Any]] = []
         self.bound: list[tuple[int, Any]] = []
         for reference, cell, chain in self.capture.handles.values():
@@ -293,15 +293,15 @@ class CapturedProgram:
         """
         self.check(given)
         cells = self.cells
-        if self.leaf_places:
+        if self.leaf_cells:
             cells = list(cells)
-            for index, leaf in self.leaf_places:
+            for index, leaf in self.leaf_cells:
                 if leaf.grad.chain:
                     raise Stale("a gradient is a view now")
                 cells[index] = leaf.grad.cell
         given_cells = given.cells + cells
-        if not self.known.isdisjoint(given.cells) or (
-            self.leaf_places and len(set(given_cells)) != len(given_cells)
+        if not self.state_cells.isdisjoint(given.cells) or (
+            self.leaf_cells and len(set(given_cells)) != len(given_cells)
         ):
             raise Stale("an argument shares memory with the function's state")
         if given.views:
@@ -428,7 +428,7 @@ def _same_handle(a: Any, b: Any) -> bool:
 
 def _settle(capture: Capture, result: Any) -> None:
     """Enters what a call has left behind, and what it returns from outside, in its capture."""
-    for cell in [*capture.places, *capture.born]:
+    for cell in [*capture.cells, *capture.born]:
         if cell.node.storage is not None:
             capture.settled(cell.node.storage)
     for leaf in leaves(result):

@@ -77,7 +77,7 @@ class Fresh:
         self.made = {} if made is None else made
 
     def cell(self, output_spec: OutputSpec) -> Cell:
-        """The cell cast in a output_spec."""
+        """The cell of a value that is made again, once."""
         cell = self.made.get(output_spec)
         if cell is None:
             cell = self.made[output_spec] = settled(
@@ -100,7 +100,7 @@ class OutputSpecs:
 
     Args:
         source: the number of a storage among the values of a replay.
-        known: cells that were there before the call.
+        outer: cells that were there before the call.
         given: the arguments.
 
     Attributes:
@@ -111,19 +111,19 @@ class OutputSpecs:
     def __init__(
         self,
         source: Callable[[Any], int],
-        known: dict[Cell, int],
+        outer: dict[Cell, int],
         given: Given,
     ) -> None:
-        self.source, self.known, self.arguments = source, known, given
+        self.source, self.outer, self.arguments = source, outer, given
         self.given = {id(tensor): number for number, tensor in enumerate(given.tensors)}
         self.output_specs: dict[Cell, OutputSpec] = {}
         self.shown: dict[int, set[int]] = {}
 
     def output_spec(self, cell: Cell) -> OutputSpec:
-        """The output_spec of a cell made inside.
+        """How a cell made inside is made again.
 
         Raises:
-            History: its value has one.
+            ResultHistory: its value has one.
         """
         spec = self.output_specs.get(cell)
         if spec is None:
@@ -162,7 +162,7 @@ class OutputSpecs:
             return lambda fresh: fresh.given[argument]
         cell, chain = tensor.cell, tensor.chain
         if tensor.leaf is not None:
-            if cell not in self.known:
+            if cell not in self.outer:
                 raise CompileError(
                     "compile",
                     "a compiled function returns a leaf that it makes itself",
@@ -173,7 +173,7 @@ class OutputSpecs:
             return lambda fresh: tensor
         if chain and tensor.requires_grad and has_history(tensor.node):
             raise ResultHistory
-        if cell in self.known:
+        if cell in self.outer:
             number = self.arguments.number_of(cell)
             if number is not None:
                 return self._of_argument(tensor, number)

@@ -265,21 +265,21 @@ def changed_module(module: Any, recorded: list[tuple[Any, dict[str, Any]]]) -> s
             names = vars(one).keys() ^ fields.keys()
             return f"{type(one).__name__}.{min(names)}"
         for name, value in vars(one).items():
-            if not _alike(value, fields[name]):
+            if not _same_contents(value, fields[name]):
                 return f"{type(one).__name__}.{name}"
     return None
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _same_contents(a: Any, b: Any) -> bool:
     """Identical, equal plain values, or containers of such."""
     if a is b and type(a) not in (*LISTS, *DICTIONARIES):
         return True
     if type(a) is not type(b):
         return False
     if type(a) in DICTIONARIES:
-        return a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(_same_contents(a[k], b[k]) for k in a)
     if type(a) in (tuple, *LISTS):
-        return len(a) == len(b) and all(map(_alike, a, b))
+        return len(a) == len(b) and all(map(_same_contents, a, b))
     return type(a) in (*PLAIN, set) and bool(a == b)
 
 

@@ -38,10 +38,20 @@ def _folder(text: str) -> Path:
 
 PRECISIONS = ("highest", "high", "medium", "ieee", "tf32x3")
 ROUNDED = ("high", "medium")  # of these, operands of products may lose mantissa bits
+# Of these, operands may be split in two parts of tf32, where sums then err no more.
+SPLIT = ("highest", "tf32x3", *ROUNDED)
+# Rungs of the climb of matrix products, each with a skeleton of its own.
+MATMUL_TIERS = ("naive", "tiled", "register_tiled", "mma", "wgmma")
 
 
 def _precision(text: str) -> str:
     if text not in PRECISIONS:
+        raise ValueError(text)
+    return text
+
+
+def _tier(text: str) -> str:
+    if text and text not in MATMUL_TIERS:
         raise ValueError(text)
     return text
 
@@ -148,8 +158,16 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "matmul_precision",
         _precision,
         "highest",
-        "how exact products of float32 are: highest and ieee by float32 units; tf32x3 permits "
-        "matrix units whose errors are not larger; high and medium permit tf32",
+        "how exact products of float32 are: highest as sums of float32, on any units (tf32x3: "
+        "recurrent steps, too); high and medium permit tf32; ieee has float32 units make them",
+    ),
+    EnvironmentVariable(
+        "TGC_MATMUL_TIER",
+        "matmul_tier",
+        _tier,
+        "",
+        "the kernels that make all matrix products: naive, tiled, register_tiled, mma or wgmma; "
+        "empty: the quickest by the model of time",
     ),
     EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0
@@ -201,6 +219,7 @@ class Settings:
     emu_optimize: bool
     winograd: bool
     matmul_precision: str
+    matmul_tier: str
     pool_limit: int
 
     def __init__(self) -> None:

@@ -78,12 +78,12 @@ def set_device(device: Any) -> None:
         ArgumentError: it is another one.
         DeviceError: there is no usable GPU.
     """
-    place = as_device(device)
-    runtime_of(place)
-    if place.index:
+    chosen = as_device(device)
+    runtime_of(chosen)
+    if chosen.index:
         raise ArgumentError(
-            "set_device", "'cuda' always names the first GPU", expect="0", actual=str(place),
-            hint=f"give the device: '{place}', or choose by CUDA_VISIBLE_DEVICES",
+            "set_device", "'cuda' always names the first GPU", expect="0", actual=str(chosen),
+            hint=f"give the device: '{chosen}', or choose by CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
 
 
@@ -120,13 +120,13 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 class _Properties:
     """What `get_device_properties` gives, by PyTorch's names."""
 
-    def __init__(self, found: driver.Properties) -> None:
-        self.name = found.name
-        self.major, self.minor = found.capability
-        self.total_memory = found.memory_bytes
-        self.multi_processor_count = found.multiprocessors
-        self.max_threads_per_multi_processor = found.threads_per_multiprocessor
-        self.L2_cache_size = found.l2_bytes
+    def __init__(self, properties: driver.Properties) -> None:
+        self.name = properties.name
+        self.major, self.minor = properties.capability
+        self.total_memory = properties.memory_bytes
+        self.multi_processor_count = properties.multiprocessors
+        self.max_threads_per_multi_processor = properties.threads_per_multiprocessor
+        self.L2_cache_size = properties.l2_bytes
 
     def __repr__(self) -> str:
         return (

@@ -18,9 +18,9 @@ def runtime_of(device: Any) -> driver.DeviceHandle:
     Raises:
         DeviceError: there is no usable GPU, or not that many.
     """
-    place = as_device("cuda" if device is None else device)
-    registry.get(place)
-    return driver.device(place.index)
+    chosen = as_device("cuda" if device is None else device)
+    registry.get(chosen)
+    return driver.device(chosen.index)
 
 
 class Event:
@@ -95,9 +95,9 @@ class Stream:
 
     def record_event(self, event: Event | None = None) -> Event:
         """Records an event, a new one if none is given."""
-        found = Event() if event is None else event
-        found.record()
-        return found
+        recorded = Event() if event is None else event
+        recorded.record()
+        return recorded
 
     def __enter__(self) -> Stream:
         return self

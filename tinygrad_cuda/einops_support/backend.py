@@ -36,8 +36,8 @@ class TinygradCudaBackend(AbstractBackend):
                 x = getattr(x, operation)(axis)
             return x
         name = {"min": "amin", "max": "amax"}.get(operation, operation)
-        found: Tensor = getattr(x, name)(tuple(reduced_axes))
-        return found
+        reduced: Tensor = getattr(x, name)(tuple(reduced_axes))
+        return reduced
 
     def transpose(self, x: Tensor, axes: Any) -> Tensor:
         return shaping.permute(x, tuple(axes))

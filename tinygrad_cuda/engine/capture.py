@@ -18,7 +18,7 @@ from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.graph.node import Node, node_made
 
-# Where a value of a replay comes from: ("place", k), ("constant", k), ("copy", k) of a constant,
+# Where a value of a replay comes from: ("cell", k), ("constant", k), ("copy", k) of a constant,
 # or ("run", run, output).
 Source = tuple[Any, ...]
 
@@ -154,7 +154,7 @@ class HostDraw:
         draw: gives the array from the seed and number of a random node.
         device: where the array goes.
         seed, number: those of the first call, with where a replay gets them from.
-        constant: its number among the constants, which follow the places in a replay's values.
+        constant: its number among the constants, which follow the cells in a replay's values.
     """
 
     def __init__(
@@ -166,8 +166,8 @@ class HostDraw:
 
     def __call__(self, frame: Any) -> None:
         array = self.draw(*self.numbers)
-        place = len(frame.places) + self.constant
-        frame.values[place] = registry.get(self.device).from_host(array)
+        position = len(frame.cells) + self.constant
+        frame.values[position] = registry.get(self.device).from_host(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class LeafRecord:
     """A leaf whose gradient was looked at, added to or dropped.
 
     Attributes:
-        leaf: the place of the gradient; weak, like all here.
+        leaf: what holds the gradient; weak, as all here.
         before, cell: its gradient before the call and that one's cell, or None.
         dropped: the first thing that happened to the gradient was to be dropped.
     """
@@ -222,7 +222,7 @@ class Capture:
     """What the calls between `begin` and `end` do in this thread.
 
     Attributes:
-        places: cells that were there before: those given to `begin` first, others as they are met.
+        cells: cells that were there before: those given to `begin` first, others as they are met.
         handles: Tensors through which these were seen, with cell and chain as they were.
         leaves: by identity, the leaves met.
         events: runs of plans and what the host does, in order.
@@ -237,7 +237,7 @@ class Capture:
 
     def __init__(
         self,
-        places: Sequence[Any],
+        cells: Sequence[Any],
         snapshot: Callable[[Any], Any],
         views: Sequence[ViewArgument],
     ) -> None:
@@ -247,7 +247,7 @@ class Capture:
         self._copying = False
         self.refused: CompileError | None = None
         self.drawn: set[int] = set()
-        self.places: dict[Any, int] = {}
+        self.cells: dict[Any, int] = {}
         self.outputs: list[Any] = []
         self.handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
         self.leaves: dict[int, LeafRecord] = {}
@@ -260,30 +260,30 @@ class Capture:
         self._copied: dict[int, Source] = {}
         self._forgotten: list[weakref.ref[Any]] = []
         self._streams: dict[int, Draws] = {}
-        for cell in places:
-            self._place(cell)
+        for cell in cells:
+            self._add_cell(cell)
 
     # What is met -------------------------------------------------------------------------------
 
-    def _place(self, cell: Any) -> None:
-        if self.source(cell.node.storage)[0] == "place":
+    def _add_cell(self, cell: Any) -> None:
+        if self.source(cell.node.storage)[0] == "cell":
             # A clone that nobody has written yet: in a later call the two may hold two values.
             _set_apart(cell)
         node = cell.node
-        self.places[cell] = number = len(self.places)
+        self.cells[cell] = number = len(self.cells)
         self.outputs.append(node.outputs)
-        self._sources[id(node.storage)] = weakref.ref(node.storage), ("place", number)
+        self._sources[id(node.storage)] = weakref.ref(node.storage), ("cell", number)
 
     def met(self, cell: Any) -> None:
         """A realized cell is read, or any cell is about to be written."""
-        if cell not in self.places and cell not in self.born and cell.node.storage is not None:
-            self._place(cell)
+        if cell not in self.cells and cell not in self.born and cell.node.storage is not None:
+            self._add_cell(cell)
 
     def saw(self, handle: Any) -> None:
         """A Tensor on a realized cell is read."""
         self.met(handle.cell)
-        known = self.handles.get(id(handle))
-        if handle.cell in self.places and (known is None or known[0]() is not handle):
+        seen = self.handles.get(id(handle))
+        if handle.cell in self.cells and (seen is None or seen[0]() is not handle):
             self.handles[id(handle)] = weakref.ref(handle), handle.cell, handle.chain
             leaf = handle.leaf
             if leaf is not None:
@@ -291,13 +291,13 @@ class Capture:
 
     def saw_leaf(self, leaf: Any, dropped: bool = False) -> None:
         """A leaf is about to have its gradient read, written or dropped."""
-        known = self.leaves.get(id(leaf))
-        if known is None or known.leaf() is not leaf:
+        seen = self.leaves.get(id(leaf))
+        if seen is None or seen.leaf() is not leaf:
             self.leaves[id(leaf)] = LeafRecord(leaf, dropped)
 
     def saw_module(self, module: Any) -> None:
         """An outermost Module is called."""
-        if all(module is not known for known, _ in self.modules):
+        if all(module is not seen for seen, _ in self.modules):
             self.modules.append((module, self.snapshot(module)))
 
     def written(self, cell: Any) -> None:
@@ -394,9 +394,9 @@ class Capture:
 
     def source(self, storage: Any) -> Source:
         """Where a storage comes from; an unknown one is a constant from now on."""
-        known = self._sources.get(id(storage))
-        if known is not None and known[0]() is storage:
-            return known[1]
+        entry = self._sources.get(id(storage))
+        if entry is not None and entry[0]() is storage:
+            return entry[1]
         return ("constant", -1)
 
     def unknown(self, storage: Any) -> bool:
@@ -406,9 +406,9 @@ class Capture:
     def constant(self, storage: Any) -> Source:
         """Enters a storage among the constants."""
         self.constants.append(storage)
-        found = ("constant", len(self.constants) - 1)
-        self._sources[id(storage)] = weakref.ref(storage), found
-        return found
+        source = ("constant", len(self.constants) - 1)
+        self._sources[id(storage)] = weakref.ref(storage), source
+        return source
 
     def forget(self, storage: Any) -> None:
         """Takes back the last constant: no replay will need it, and its plan may overwrite it."""
@@ -419,8 +419,8 @@ class Capture:
 
     def settled(self, storage: Any) -> Source:
         """Where a storage comes from; an unknown one is entered among the constants."""
-        found = self.source(storage)
-        return self.constant(storage) if found == ("constant", -1) else found
+        source = self.source(storage)
+        return self.constant(storage) if source == ("constant", -1) else source
 
     def ran(
         self,

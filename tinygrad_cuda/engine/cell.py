@@ -196,7 +196,7 @@ class Recorder:
     """What one thread has recorded since its last realization.
 
     Attributes:
-        mode: what is on in this thread, found with the recorder.
+        mode: what is on in this thread, read together with the recorder.
         signals: where replays of this thread have signals wait.
     """
 

@@ -42,12 +42,12 @@ def overwritable(
     if device in spared:
         return {}
     # First, while nothing here refers to single nodes.
-    held = _held(trace)
-    slots = {trace.places[node]: slot for slot, node in enumerate(trace.inputs)}
-    held_storages = counts_of(storages)
-    lasting = _kept(wanted, held)
+    referenced = _referenced(trace)
+    slots = {trace.value_numbers[node]: slot for slot, node in enumerate(trace.inputs)}
+    storage_counts = counts_of(storages)
+    lasting = _read_later(wanted, referenced)
     sharing: dict[int, list[Node]] = {}
-    values = trace.places
+    values = trace.value_numbers
     for node in trace.singles:
         if node.storage is not None:
             sharing.setdefault(values[node], []).append(node)
@@ -60,7 +60,7 @@ def overwritable(
         nodes, slot = sharing[target], slots[target]
         if not lasting.isdisjoint(nodes):
             reason = "a gradient that may still be asked for reads the old value"
-        elif not held.isdisjoint(nodes) or held_storages[slot] > len(nodes):
+        elif not referenced.isdisjoint(nodes) or storage_counts[slot] > len(nodes):
             reason = "another tensor or array still holds the old value"
         else:
             result[position] = slot
@@ -72,8 +72,8 @@ def overwritable(
     return result
 
 
-def _held(trace: Trace) -> set[Node]:
-    """Nodes that are held by something other than the trace and its readers."""
+def _referenced(trace: Trace) -> set[Node]:
+    """Nodes that something refers to other than the trace and its readers."""
     nodes = trace.singles
     counts = counts_of(nodes)
     # A node has a value number in the trace, and is among its owners or those that share a value.
@@ -83,15 +83,15 @@ def _held(trace: Trace) -> set[Node]:
     return {node for node, count in zip(nodes, counts) if count != expected[node]}
 
 
-def _kept(wanted: list[Node], held: set[Node]) -> set[Node]:
-    """What is still read after the plan by nodes that keep their sources."""
+def _read_later(wanted: list[Node], referenced: set[Node]) -> set[Node]:
+    """What is still read after the plan by nodes whose sources stay."""
     roots = set(wanted)
     stack = [
         node for node in wanted
         if node.storage is None and node.requires_grad and node.spent is None
         and node.op is not common.variable
     ]  # fmt: skip
-    stack += [node for node in held if node.storage is None and node not in roots]
+    stack += [node for node in referenced if node.storage is None and node not in roots]
     lasting: set[Node] = set()
     while stack:
         for source in stack.pop().sources:

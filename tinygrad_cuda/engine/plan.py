@@ -75,8 +75,9 @@ class PlanCache:
 
     def __init__(self) -> None:
         self.entries: OrderedDict[Any, Entry] = OrderedDict()
-        # By the calls that record them; see `known`.
-        self.known: dict[Any, Any] = {}
+        # By the calls that record them, and guards by their roots; see `replay.plan_lookup`.
+        self.signatures: dict[Any, Any] = {}
+        self.guards: dict[Any, Any] = {}
         self.made = 0
         self._lock = new_lock()
 
@@ -94,6 +95,7 @@ class PlanCache:
                 tuple(overwrites.items()),
                 settings.winograd,
                 settings.matmul_precision,
+                settings.matmul_tier,
                 # Where errors name lines, one plan does not serve programs at other lines.
                 tuple([node.site for node in trace.owners])
                 if settings.validate or settings.sync
@@ -122,7 +124,12 @@ class PlanCache:
     def clear(self) -> None:
         """Forgets all plans."""
         self.entries.clear()
-        self.known.clear()
+        self.forget_signatures()
+
+    def forget_signatures(self) -> None:
+        """Forgets by which calls plans are recorded."""
+        self.signatures.clear()
+        self.guards.clear()
 
 
 cache = PlanCache()
@@ -142,6 +149,21 @@ def use_matmul_precision(precision: str) -> None:
     """
     if precision != settings.matmul_precision:
         settings.matmul_precision = precision
-        cache.clear()
-        for forget in forgetting:
-            forget()
+        _forget_plans()
+
+
+def use_matmul_tier(tier: str) -> None:
+    """Makes products of matrices by this tier from here on.
+
+    Args:
+        tier: one of `config.MATMUL_TIERS`; empty leaves the choice to the model of time.
+    """
+    if tier != settings.matmul_tier:
+        settings.matmul_tier = tier
+        _forget_plans()
+
+
+def _forget_plans() -> None:
+    cache.clear()
+    for forget in forgetting:
+        forget()

@@ -86,7 +86,7 @@ def _pending_cells(device: Device) -> list[Cell]:
     # Most are gone: what a call gave was only read by another.
     for cell in [*filter(None, map(call, references))]:
         cell.recorder = None
-        if capture is not None and cell not in capture.places:
+        if capture is not None and cell not in capture.cells:
             capture.born.add(cell)
         node = cell.node
         if node.storage is None:
@@ -169,8 +169,8 @@ def explain(nodes: list[Node]) -> str:
     if not wanted:
         return "nothing to run: the values are there already"
     trace = Trace(wanted)
-    inputs = {trace.places[node] for node in trace.inputs}
-    values = dict.fromkeys(trace.places[node] for node in wanted)
+    inputs = {trace.value_numbers[node] for node in trace.inputs}
+    values = dict.fromkeys(trace.value_numbers[node] for node in wanted)
     outputs = [value for value in values if value not in inputs]
     return cache.find(wanted[0].device, trace, outputs, {})[0].describe()
 
@@ -258,9 +258,9 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     wanted = list(dict.fromkeys(wanted))
     trace = Trace(wanted)
     storages = trace.storages()
-    place_of = trace.places.__getitem__
-    inputs = dict(zip(map(place_of, trace.inputs), range(len(storages))))
-    outputs = [value for value in dict.fromkeys(map(place_of, wanted)) if value not in inputs]
+    number_of = trace.value_numbers.__getitem__
+    inputs = dict(zip(map(number_of, trace.inputs), range(len(storages))))
+    outputs = [value for value in dict.fromkeys(map(number_of, wanted)) if value not in inputs]
     if outputs:
         if mode.now.finite:
             check_finite(device, trace, storages)
@@ -286,7 +286,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
             lesson.learn(wanted, trace, outputs, overwrites, executable, entry)
     else:
         computed = {}
-    for node, value in zip(wanted, map(place_of, wanted)):
+    for node, value in zip(wanted, map(number_of, wanted)):
         node.storage = computed[value] if value in computed else storages[inputs[value]]
         node.piece = None
     for node, parts in multiples.items():

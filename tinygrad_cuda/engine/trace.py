@@ -22,7 +22,7 @@ class Trace:
         shared: those of them that have no value of their own.
         records: the structure of each node that has a value; the trace's key.
         owners: the node of each value.
-        places: the value number of each node (identities share their source's).
+        value_numbers: the value number of each node (identities share their source's).
         inputs: realized nodes, by slot.
         numbers: every number among the attributes, in order.
         always: positions in `numbers` that are arguments from the start.
@@ -34,7 +34,7 @@ class Trace:
         self.shared: list[Node] = []
         self.records: list[Any] = []
         self.owners: list[Node] = []
-        self.places: dict[Node, int] = {}
+        self.value_numbers: dict[Node, int] = {}
         self.inputs: list[Node] = []
         self.numbers: list[Number] = []
         self.always: list[int] = []
@@ -45,8 +45,8 @@ class Trace:
     def _walk(self, roots: list[Node]) -> None:
         """What the roots' values need, sources first, up to what has a value already."""
         singles, records, owners = self.singles, self.records, self.owners
-        values = self.places
-        place_of = values.__getitem__
+        values = self.value_numbers
+        number_of = values.__getitem__
         custom, none = common.custom, NO_ATTRIBUTES
         numbers, always = self.numbers, self.always
         stack = roots[::-1]
@@ -80,7 +80,7 @@ class Trace:
                             else structure(op, attributes, numbers, always)
                         )  # fmt: skip
                         values[node] = len(owners)
-                        records.append((op, described, tuple(map(place_of, sources))))
+                        records.append((op, described, tuple(map(number_of, sources))))
                         owners.append(node)
                     singles.append(node)
                     break
@@ -88,14 +88,14 @@ class Trace:
     def _add_realized(self, node: Node) -> None:
         if type(node.storage) is tuple:
             # Its `output` nodes are the inputs.
-            self.places[node] = -1
+            self.value_numbers[node] = -1
             self.shared.append(node)
         else:
             self._add_input(node, node.storage)
 
     def _add_special(self, node: Node) -> None:
         """A leaf, or an identity: most of these are their source's value."""
-        values, op, sources = self.places, node.op, node.sources
+        values, op, sources = self.value_numbers, node.op, node.sources
         if op.kind == "leaf":
             attributes = structure(op, node.attributes, self.numbers, self.always)
             record: Any = (op, attributes, node.shape, node.dtype)
@@ -128,10 +128,10 @@ class Trace:
         # Nodes that share a storage are one input.
         existing = self._input_of.get(id(storage))
         if existing is not None and self.owners[existing].outputs[0] == node.outputs[0]:
-            self.places[node] = existing
+            self.value_numbers[node] = existing
             self.shared.append(node)
             return
-        self.places[node] = self._input_of[id(storage)] = len(self.owners)
+        self.value_numbers[node] = self._input_of[id(storage)] = len(self.owners)
         self.records.append((common.buffer, node.shape, node.dtype))
         self.owners.append(node)
         self.inputs.append(node)
@@ -147,8 +147,8 @@ class Trace:
         builder = _TraceBuilder(varying)
         fresh: list[Node] = []
         inputs: list[Node] = []
-        place_of = self.places.__getitem__
-        slots = set(map(place_of, self.inputs))
+        number_of = self.value_numbers.__getitem__
+        slots = set(map(number_of, self.inputs))
         for value, owner in enumerate(self.owners):
             if value in slots:
                 node = node_made(
@@ -157,7 +157,7 @@ class Trace:
                 )  # fmt: skip
                 inputs.append(node)
             else:
-                sources = tuple(map(fresh.__getitem__, map(place_of, owner.sources)))
+                sources = tuple(map(fresh.__getitem__, map(number_of, owner.sources)))
                 attributes = owner.attributes
                 if attributes is not NO_ATTRIBUTES:
                     attributes = builder.attributes(owner)
@@ -167,7 +167,7 @@ class Trace:
             fresh.append(node)
         return Program(
             device,
-            tuple(fresh[value] for value in outputs),
+            tuple(map(fresh.__getitem__, outputs)),
             tuple(inputs),
             overwrites,
         )

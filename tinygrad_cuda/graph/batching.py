@@ -56,7 +56,7 @@ class Rewriting:
         size: int | None,
         draws: Callable[[Node], bool] = lambda node: False,
     ) -> None:
-        self.found = dict(replaced)
+        self.rewritten = dict(replaced)
         self.size = size
         self.draws = draws
         self._replaced = replaced
@@ -67,7 +67,7 @@ class Rewriting:
     def __call__(self, roots: Iterable[Node]) -> list[Node]:
         """The roots as they are now; those that depend on nothing replaced are themselves."""
         roots = list(roots)
-        dependents, independent = self.found, self._independent
+        dependents, independent = self.rewritten, self._independent
         for node in topological(roots, stop=self._is_known):
             if node in dependents or node in independent:
                 continue
@@ -80,11 +80,11 @@ class Rewriting:
         return [dependents.get(root, root) for root in roots]
 
     def _is_known(self, node: Node) -> bool:
-        return node.storage is not None or node in self.found or node in self._independent
+        return node.storage is not None or node in self.rewritten or node in self._independent
 
     def batched(self, node: Node) -> Node:
         """What stands for a node, repeated for each example where it is the same for all."""
-        mapped = self.found.get(node)
+        mapped = self.rewritten.get(node)
         if mapped is not None:
             return mapped
         return node if self.size is None else movement.batched(node, self.size)
@@ -115,7 +115,7 @@ class Rewriting:
             return op(*map(self.batched, node.sources), **attributes)
         if op.kind == "reduction":
             axes = tuple(axis + 1 for axis in attributes["axes"])
-            return op(self.found[node.sources[0]], axes=axes)
+            return op(self.rewritten[node.sources[0]], axes=axes)
         if op.batch is None:
             raise ArgumentError(
                 "vmap",
@@ -126,23 +126,23 @@ class Rewriting:
                 hint="call the function on each example in a loop, and stack the results",
             )
         if op.kind == "movement":
-            return op(self.found[node.sources[0]], **op.batch(size, **attributes))
-        sources = tuple(self.found.get(source, source) for source in node.sources)
-        on = tuple(source in self.found for source in node.sources)
+            return op(self.rewritten[node.sources[0]], **op.batch(size, **attributes))
+        sources = tuple(self.rewritten.get(source, source) for source in node.sources)
+        on = tuple(source in self.rewritten for source in node.sources)
         new: Node = op.batch(size, sources, on, **attributes)
         return new
 
     def _identity(self, node: Node) -> Node:
         op = node.op
         if op is common.output:
-            return common.output(self.found[node.sources[0]], index=node.attributes["index"])
+            return common.output(self.rewritten[node.sources[0]], index=node.attributes["index"])
         if op is common.custom:
             return self._custom(node)
         if op is common.assign:
             # The target is one for all examples, and each example has a value of its own.
             return self.batched(node.sources[1])
         # A leaf inside the function collects no gradient outside.
-        new = common.detach(self.found[node.sources[0]])
+        new = common.detach(self.rewritten[node.sources[0]])
         new.requires_grad = False
         return new
 
@@ -152,7 +152,7 @@ class Rewriting:
         history = node.sources[count:]
         function, outputs = common.function_of(node), node.outputs
         given, fixed, size, draws = self._replaced, self._known, self.size, self.draws
-        apart = tuple(source in self.found for source in history)
+        apart = tuple(source in self.rewritten for source in history)
 
         def gradients(*cotangents: Node | None) -> list[Node | None]:
             replaced = {**given, **fixed}
@@ -174,7 +174,7 @@ class Rewriting:
 
         attributes = {**node.attributes, "function": gradients}
         values = [self.batched(value) for value in node.sources[:count]]
-        behind = [self.found.get(source, source) for source in history]
+        behind = [self.rewritten.get(source, source) for source in history]
         new = common.custom(*values, *behind, **attributes)
         new.requires_grad = any(source.requires_grad for source in behind)
         return new

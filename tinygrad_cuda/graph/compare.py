@@ -7,6 +7,8 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops.movement import reshape
 
 NO_STRUCTURE = frozenset({"code", "leaf"})  # of which each recording makes its own
 
@@ -23,18 +25,22 @@ def first_difference(pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Nod
         while stack:
             one, other = stack[-1]
             if one is other or one in matched:
-                if matched.get(one, one) is not other:
+                if not _one_node(matched.get(one, one), other):
                     return other
                 stack.pop()
                 continue
-            if not _alike(one, other):
+            if not one.requires_grad and _one_value(one, other):
+                matched[one] = other
+                stack.pop()
+                continue
+            if not _same_operation(one, other):
                 return other
             sources = list(zip(one.sources, other.sources))
             waiting = [(a, b) for a, b in sources if a is not b and a not in matched]
             if waiting:
                 stack += waiting[::-1]
                 continue
-            if any(matched.get(a, a) is not b for a, b in sources):
+            if not all(_one_node(matched.get(a, a), b) for a, b in sources):
                 return other
             matched[one] = other
             stack.pop()
@@ -63,14 +69,37 @@ def require_same(
         )  # fmt: skip
 
 
-def _alike(one: Node, other: Node) -> bool:
+def _one_node(a: Node, b: Node) -> bool:
+    """Whether two nodes of a graph are one, or equal: each read of a view may record its own."""
+    return a is b or first_difference([(a, b)], {}) is None
+
+
+def _one_value(one: Node, other: Node) -> bool:
+    """Whether two nodes show one value that is there already, one of them perhaps pending."""
+    storage = _storage_of(one)
+    same = storage is not None and storage is _storage_of(other)
+    return same and one.outputs == other.outputs and one.requires_grad is other.requires_grad
+
+
+def _storage_of(node: Node) -> Any:
+    """The memory of a value that is there already, behind a detach or a reshape to its shape."""
+    while node.storage is None and (
+        node.op is common.detach or (node.op is reshape and node.shape == node.sources[0].shape)
+    ):
+        node = node.sources[0]
+    return node.storage
+
+
+def _same_operation(one: Node, other: Node) -> bool:
     """Whether two nodes do the same with their sources."""
     return (
         one.op is other.op
         and one.outputs == other.outputs
         and one.device is other.device
         and one.requires_grad is other.requires_grad
-        and one.storage is other.storage
+        and (one.storage is other.storage or _one_value(one, other))
+        # A leaf without attributes stands for an argument: it is equal to itself alone.
+        and (one.storage is not None or one.op.kind != "leaf" or bool(one.attributes))
         and len(one.sources) == len(other.sources)
         and one.attributes.keys() == other.attributes.keys()
         and all(

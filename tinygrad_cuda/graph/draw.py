@@ -179,14 +179,14 @@ class _Lines:
     """The user's lines as text; each position is looked up once."""
 
     def __init__(self) -> None:
-        self.known: dict[RawSite, str] = {}
+        self.sites: dict[RawSite, str] = {}
 
     def __call__(self, site: RawSite | None) -> str:
         if site is None:
             return ""
-        text = self.known.get(site)
+        text = self.sites.get(site)
         if text is None:
-            text = self.known[site] = str(Site(*site))
+            text = self.sites[site] = str(Site(*site))
         return text
 
 

@@ -222,7 +222,9 @@ class Versions:
         stack = [new] if mode.now.gradients else []
         while stack:
             node = stack.pop()
-            if node not in before and self._units.get(node, unit) is unit:
+            if node in before or unit.was_given(node):
+                continue
+            if self._units.get(node, unit) is unit:
                 self._units[node] = unit
                 stack += [source for source in node.sources if source not in self._units]
         unit.made(new, holder)

@@ -5,18 +5,20 @@ Times are estimates in clocks of a multiprocessor. They depend on shapes, dtype,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from tinygrad_cuda.core.config import ROUNDED, settings
+from tinygrad_cuda.core.config import ROUNDED, SPLIT, settings
+from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import Node, Op, topological, with_sources
-from tinygrad_cuda.graph.ops import attention, common, recurrence
+from tinygrad_cuda.graph.ops import attention, common, movement, recurrence
 from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.skeleton import Stage
+from tinygrad_cuda.lowering.layouts import LAST, Layouts, channels_first, wanted_orders
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
 from tinygrad_cuda.lowering.skeletons.attention import tiles as attention_tiles
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma
@@ -31,6 +33,7 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import (
     table_overflows,
 )
 from tinygrad_cuda.lowering.skeletons.contract.mma import mma_stages
+from tinygrad_cuda.lowering.skeletons.contract.plain import PlainCut, plain_stages
 from tinygrad_cuda.lowering.skeletons.contract.tf32x3 import (
     FINE_SPLIT_TILES,
     MMA_SPLIT_TILES,
@@ -70,9 +73,6 @@ WORTH_A_COPY = 2e9
 LOADED_ONCE = 128  # rows or columns of a result that one tile has
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
-# The precisions at which operands of float32 products may be split. The default is not among them
-# until whole programs have been timed.
-SPLIT = ("tf32x3",)
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
 SPLIT_K = {"mma": 64, "wgmma": 192}
@@ -80,6 +80,7 @@ FINE_K = 256  # values of k below which sums of wgmma are to be short for that
 SPLIT_WINDOWS = False  # whether several taps are, whose loads have not been timed
 # Operations from which on a product is split: of fewer, launches decide more than arithmetic.
 WORTH_A_SPLIT = 2.5e8
+CHANNELS_LAST = "channels last"
 NO_WINDOWS = "no overlapping windows of one group"
 
 
@@ -92,6 +93,7 @@ class Problem(NamedTuple):
         product: their sizes.
         windows: those of a convolution's input, which tiers but the product need.
         target: the machine.
+        last: whether its images lie with the channels last, for other readers.
     """
 
     node: Node
@@ -100,6 +102,7 @@ class Problem(NamedTuple):
     product: Product
     windows: Windows | None
     target: Target
+    last: bool = False
 
     @property
     def flops(self) -> int:
@@ -121,7 +124,7 @@ class Candidate(NamedTuple):
         blocks: of its kernel, where they may be too few.
     """
 
-    cut: Plan[Any] | ChannelsLast | TapSums | DirectCut | WeightGradientCut | Tiles
+    cut: Plan[Any] | PlainCut | ChannelsLast | TapSums | DirectCut | WeightGradientCut | Tiles
     clocks: float
     blocks: int = 0
 
@@ -163,12 +166,16 @@ class Tier:
 
 
 def _tiled(problem: Problem) -> Candidate:
-    """The tile of least time; its k is halved until its index table fits in shared memory."""
+    """The tile of least time, before `_with_tables` has seen what it loads."""
     cut = plan(problem.product, problem.target)
-    time = clocks(cut, problem.product, problem.target)
+    return Candidate(cut, clocks(cut, problem.product, problem.target))
+
+
+def _with_tables(cut: Plan[Any], problem: Problem) -> Plan[Any]:
+    """The tile with k halved until its index tables fit in shared memory."""
     while table_overflows(problem.a, problem.b, cut, problem.node.dtype, problem.target):
         cut = cut.halved(problem.product.k)
-    return Candidate(cut, time)
+    return cut
 
 
 def _mma(problem: Problem) -> Candidate | str:
@@ -193,6 +200,15 @@ def _wgmma(problem: Problem) -> Candidate | str:
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
 
 
+def _plain(shared: bool) -> Callable[[Problem], Candidate]:
+    """What proposes a kernel without register tiles, whose time is by count."""
+
+    def propose(problem: Problem) -> Candidate:
+        return Candidate(PlainCut(shared), problem.flops / problem.target.lanes)
+
+    return propose
+
+
 def _tma(problem: Problem) -> Candidate | str:
     target = problem.target
     if not problem.node.dtype.is_half:
@@ -204,7 +220,9 @@ def _tma(problem: Problem) -> Candidate | str:
         return "an operand is no matrix in memory"
     # A slot takes four boxes of windows along k: longer rings keep more of them in flight.
     ping_pong = columns is not None and columns.windows_along_k
-    tiles = mma_tiles.TMA_PING_PONG if ping_pong else mma_tiles.TMA_TILES
+    tiles: mma_tiles.Tiles = mma_tiles.JOINING_TILES
+    if columns is not None:
+        tiles = mma_tiles.TMA_PING_PONG if ping_pong else mma_tiles.TMA_TILES
     cut = mma_tiles.plan(problem.product, target, tiles)
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
 
@@ -298,9 +316,10 @@ def _channels_last(problem: Problem) -> Candidate | str:
     node, target = problem.node, problem.target
     if reason := channels_last.refusal(node):
         return reason
-    moved = channels_last.moved_bytes(node) / (channels_last.SPEED * target.traffic)
+    nbytes = channels_last.moved_bytes(node)
+    moved = 0 if problem.last else nbytes / (channels_last.SPEED * target.traffic)
     tiers = [_wgmma, _mma, _tf32]
-    if SPLIT_WINDOWS or not moved:
+    if SPLIT_WINDOWS or not nbytes:
         tiers += [_wgmma_split, _mma_split]
     made = [tier(problem) for tier in tiers]
     times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
@@ -361,7 +380,7 @@ def _image_refusal(problem: Problem) -> str:
 # Tried in this order; the first that wins against the product is taken. Winograd's transforms are
 # launches of their own, and their model the roughest: it has to win by a tenth.
 TIERS: tuple[Tier, ...] = (
-    Tier("channels last", IMPLICIT, _channels_last, None),
+    Tier(CHANNELS_LAST, IMPLICIT, _channels_last, None),
     Tier("sums of taps", IMPLICIT, _depthwise, None),
     Tier("winograd", IMPLICIT, _winograd, None, share=0.9),
     Tier("direct", (convolution,), _direct, direct_stages, extra=UNCOUNTED, blocks=0.5),
@@ -377,8 +396,22 @@ TIERS: tuple[Tier, ...] = (
     Tier("mma", (matmul,), _mma, mma_stages, product=True),
     Tier("mma tf32x3", (matmul,), _mma_split, tf32x3_stages, product=True),
     Tier("implicit GEMM", IMPLICIT, _tiled, tiled_stages, product=True),
-    Tier("tiled", (matmul,), _tiled, tiled_stages, product=True),
+    Tier("register_tiled", (matmul,), _tiled, tiled_stages, product=True),
 )  # fmt: skip
+# Rungs of the climb that are never the quickest: only `tc.kernels.use` chooses them.
+PLAIN_TIERS: tuple[Tier, ...] = (
+    Tier("naive", (matmul,), _plain(shared=False), plain_stages, product=True),
+    Tier("tiled", (matmul,), _plain(shared=True), plain_stages, product=True),
+)
+
+
+def forced_tiers() -> tuple[Tier, ...]:
+    """The tiers of the rung that makes all products; empty if they are chosen by time."""
+    rung = settings.matmul_tier
+    if not rung:
+        return ()
+    every = (*TIERS, *PLAIN_TIERS)
+    return tuple(t for t in every if matmul in t.ops and t.name.split(" ")[0] == rung)
 
 
 class Composed(NamedTuple):
@@ -393,14 +426,8 @@ class Composed(NamedTuple):
     as_nodes: Callable[[Node], tuple[Node, ...]]
 
 
-def _no_attention(node: Node, target: Target) -> str:
-    if attention_tiles.takes(node, target):
-        return ""
-    return f"no kernel of {target.name} takes its dtype, its sizes and its mask"
-
-
 COMPOSED: dict[Op, Composed] = {
-    **dict.fromkeys(attention.ROWS, Composed(_no_attention, attention.as_nodes)),
+    **dict.fromkeys(attention.ROWS, Composed(attention_tiles.refusal, attention.as_nodes)),
     **dict.fromkeys(recurrence.ROWS, Composed(recurrence_tiles.refusal, recurrence.as_nodes)),
 }
 
@@ -410,15 +437,16 @@ def allowed() -> tuple[Tier, ...]:
     return tuple(tier for tier in TIERS if settings.winograd or tier.name != "winograd")
 
 
-def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS) -> Choice:
+def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool = False) -> Choice:
     """The first tier that takes less time than the product, or the product.
 
     Args:
         node: a product, a convolution, or its weight gradient.
         target: the machine.
         tiers: those to choose from, in their order.
+        last: whether a convolution's images lie with the channels last anyway.
     """
-    problem = problem_of(node, target)
+    problem = problem_of(node, target)._replace(last=last)
     products = {tier: tier.propose(problem) for tier in tiers if tier.product_of(node)}
     times = [c.clocks for c in products.values() if isinstance(c, Candidate)]
     usual = min(times, default=inf)
@@ -432,10 +460,19 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS) -> Choice:
                 refusal = tier.refusal(candidate, usual, target)
                 if not refusal:
                     reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
-                    copies = _copies(tier, problem)
-                    return Choice(tier.name, candidate.cut, tier.stages, reason, copies)
+                    cut = candidate.cut
+                    if tier.stages is tiled_stages and isinstance(cut, Plan):
+                        cut = _with_tables(cut, problem)
+                    return Choice(tier.name, cut, tier.stages, reason, _copies(tier, problem))
             refused += f"; not {tier.name}: {refusal}"
-    raise AssertionError(f"no tier makes {node.op.name}{refused}")
+    assert settings.matmul_tier, f"no tier makes {node.op.name}{refused}"
+    raise ArgumentError(
+        "kernels.use", f"tier {settings.matmul_tier!r} does not make this product",
+        expect="a product that it makes",
+        actual=f"{node.dtype.name} {node.sources[0].shape} @ {node.sources[1].shape} on "
+        f"{target.name}{refused}", site=node.site,
+        hint="tc.kernels.use('matmul', None) leaves the choice to time",
+    )  # fmt: skip
 
 
 def _copies(tier: Tier, problem: Problem) -> bool:
@@ -454,7 +491,9 @@ def problem_of(node: Node, target: Target) -> Problem:
     streams = m <= FEW_ROWS and is_row_major(a, b)
     columns = node.attributes.get("windows")
     repeats = columns.repeats if columns else 1
-    product = Product(prod(batch), m, b.shape[-1], k, itemsize_of(node.dtype), streams, repeats)
+    rows = columns is not None and columns.side == "a"
+    itemsize = itemsize_of(node.dtype)
+    product = Product(prod(batch), m, b.shape[-1], k, itemsize, streams, repeats, rows)
     return Problem(node, a, b, product, windows_of(node), target)
 
 
@@ -469,29 +508,135 @@ def choose_algorithms(
         outputs: of a plan, simplified.
         target: the machine.
     """
-    tiers = allowed()
-    choices: dict[Node, Choice] = {}
+    choosing = _Choosing(topological(outputs), outputs, target)
     new: dict[Node, Node] = {}
-    layouts: channels_last.Layouts = {}
-    for node in topological(outputs):
+    for node in choosing.order:
         made = with_sources(node, tuple(new[source] for source in node.sources))
-        if node.op.kind == "contraction" and 0 not in node.shape:
-            choice = choose(made, target, tiers)
-            if isinstance(choice.cut, TapSums):
-                new[node] = depthwise.as_sums(made)
-                continue
-            if isinstance(choice.cut, ChannelsLast):
-                made = channels_last.as_product(made, layouts)
-                choice = choose(made, target, tiers)._replace(copies=True)
-            elif isinstance(choice.cut, Tiles):
-                made = by_tiles(made, choice.cut)
-                (planes,) = made.sources
-                choices[planes] = choose(planes, target, tiers)
-            if choice.tier in (TF32, TMA_TF32):
-                made = channels_last.k_major(made, lie_along_k(*made.sources), layouts)
-            choices[made] = choice
-        new[node] = made
-    return tuple(new[node] for node in outputs), choices
+        if node in choosing.on_units:
+            new[node] = choosing.on_matrix_units(node, made)
+        elif node.op.kind == "contraction" and 0 not in node.shape:
+            new[node] = choosing.by_tier(made)
+        else:
+            new[node] = choosing.rearranged(node, made) if choosing.turns else made
+    return tuple(new[node] for node in outputs), choosing.choices
+
+
+class _Choosing:
+    """The tiers of a plan's products and convolutions, and the order in which images lie.
+
+    Attributes:
+        order: the plan's nodes, sources first.
+        choices: of products and convolutions so far.
+        on_units: convolutions that read images with the channels last, and whether these get more
+            channels.
+        turns: whether what stands between them lies so, too.
+        layouts: values that lie in another order than their axes.
+        ends: movements that are all that reads a convolution.
+    """
+
+    def __init__(self, order: list[Node], outputs: Sequence[Node], target: Target) -> None:
+        self.order, self.target, self.tiers = order, target, allowed()
+        self.choices: dict[Node, Choice] = {}
+        convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
+        self.on_units = self._first(convolutions)
+        self.layouts, self.ends = Layouts(), set[Node]()
+        # Parts of float32 are loaded from either order, and Winograd's tiles beside them from one.
+        rounded = settings.matmul_precision in ROUNDED
+        self.turns = any(node.dtype.is_half or rounded for node in self.on_units)
+        if self.turns:
+            wants = wanted_orders(order, outputs, self.on_units)
+            self.on_units |= self._beside_others(convolutions, wants)
+            self.layouts = Layouts(wanted_orders(order, outputs, self.on_units))
+            self.ends = _only_reordered(order, outputs, self.on_units)
+
+    def _first(self, convolutions: Sequence[Node]) -> dict[Node, bool]:
+        """Convolutions that are quicker with the channels last even if images are turned for it."""
+        found = {}
+        for node in convolutions:
+            if self._lies_last(node):
+                found[node] = False
+            elif channels_last.has_few_channels(node):
+                wider = channels_last.with_whole_copies(node, Layouts())
+                worth = problem_of(wider, self.target).flops >= WORTH_A_COPY
+                if worth and self._lies_last(wider):
+                    found[node] = True
+        return found
+
+    def _beside_others(
+        self, convolutions: Sequence[Node], wants: dict[Node, int]
+    ) -> dict[Node, bool]:
+        """Convolutions of images that others read with the channels last."""
+        others = [node for node in convolutions if node not in self.on_units]
+        beside = (n for n in others if any(wants[x] & LAST for x in channels_last.images_of(n)))
+        return {node: False for node in beside if self._lies_last(node, True)}
+
+    def _lies_last(self, node: Node, anyway: bool = False) -> bool:
+        problem = problem_of(node, self.target)._replace(last=anyway)
+        proposals = [tier.propose(problem) for tier in self.tiers if tier.name == CHANNELS_LAST]
+        if not any(isinstance(proposal, Candidate) for proposal in proposals):
+            return False
+        return isinstance(choose(node, self.target, self.tiers, anyway).cut, ChannelsLast)
+
+    def on_matrix_units(self, node: Node, made: Node) -> Node:
+        """A convolution as a product, whose result lies as its readers want it."""
+        layouts, last = self.layouts, self.turns and self.layouts.in_last_order(node)
+        if self.on_units[node]:
+            made = channels_last.with_whole_copies(made, layouts)
+        made = channels_last.as_product(made, layouts, last)
+        choice = choose(made, self.target, self.tiers)._replace(copies=True)
+        made = self._chosen(made, choice)
+        if last:
+            made = layouts.put(made, channels_first(len(made.shape)))
+        return channels_last.own_part(made, node)
+
+    def by_tier(self, made: Node) -> Node:
+        """Any other product or convolution, which its tier may replace by several nodes."""
+        sources = made.sources
+        if made.op in IMPLICIT:
+            made = with_sources(made, tuple(map(self.layouts.row_major, sources)))
+        forced = forced_tiers() if made.op is matmul else ()
+        choice = choose(made, self.target, forced or self.tiers)
+        if made.sources != sources:  # what was turned is stored so, not turned in each load
+            choice = choice._replace(copies=True)
+        if isinstance(choice.cut, TapSums):
+            return depthwise.as_sums(made)
+        if isinstance(choice.cut, Tiles):
+            made = by_tiles(made, choice.cut)
+            (planes,) = made.sources
+            self.choices[planes] = choose(planes, self.target, self.tiers)
+        return self._chosen(made, choice)
+
+    def _chosen(self, made: Node, choice: Choice) -> Node:
+        """Notes the tier of a node, whose operands it may want along k."""
+        if choice.tier in (TF32, TMA_TF32):
+            made = channels_last.k_major(made, lie_along_k(*made.sources), self.layouts)
+        self.choices[made] = choice
+        return made
+
+    def rearranged(self, node: Node, made: Node) -> Node:
+        """A node that multiplies nothing, over values in the order in which they lie."""
+        made = self.layouts.rearranged(node, made)
+        if node in self.ends and (stored := self.layouts.stored_as_read(made)) is not None:
+            product, whole, made = stored
+            self.choices[whole] = self.choices.pop(product)
+        return made
+
+
+def _only_reordered(
+    order: Sequence[Node], outputs: Sequence[Node], on_units: Container[Node]
+) -> set[Node]:
+    """Movements behind a convolution that are all that reads it."""
+    count = dict.fromkeys(order, 0)
+    for source in (*outputs, *(source for node in order for source in node.sources)):
+        count[source] += 1
+    ends, inside = set[Node](), {node for node in order if node in on_units and count[node] == 1}
+    for node in order:
+        if node.op is movement.reshape or node.op is movement.permute:
+            (source,) = node.sources
+            if source in inside and count[source] == 1:
+                inside.add(node)
+                ends.add(node)
+    return ends
 
 
 def with_compositions(
@@ -504,12 +649,9 @@ def with_compositions(
         target: the machine.
         notes: receives why there is no kernel for a row.
     """
-    order = topological(outputs)
-    if not any(node.op in COMPOSED for node in order):
-        return tuple(outputs)
     parts: dict[Node, tuple[Node, ...]] = {}
     new: dict[Node, Node] = {}
-    for node in order:
+    for node in topological(outputs):
         if node.op is common.output and node.sources[0] in parts:
             new[node] = parts[node.sources[0]][node.attributes["index"]]
             continue

@@ -47,12 +47,12 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     blocks = -(-items // THREADS)
     label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)
     name = stem(kernel)
-    item, v = ix.variable("item", items), ix.variable("v", width)
-    flat = _position(kernel, item, width) + v
+    first, v = _first_element(kernel, items, width), ix.variable("v", width)
+    flat = first + v
     words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), wide, kernel.narrowed)
     writer.scopes = [Scope("item"), Scope("v")]
-    writer.lane = Lane(v, width)
+    writer.lane, writer.pairs = Lane(v, width), True
     stores = Stores(writer, kernel)
     for node in kernel.stores:
         stores.put(node, flat, writer.value(node, ix.unflatten(flat, node.shape)))
@@ -70,13 +70,14 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     return [wrapped(kernel, name, body, words.list, blocks, 0, label)]
 
 
-def _position(kernel: Kernel, item: Index, width: int) -> Index:
-    """The first element of an item's, in the order of memory.
+def _first_element(kernel: Kernel, items: int, width: int) -> Index:
+    """The position in memory of the first element of an item.
 
     Where the axes of what is read are in another order, neighbouring threads take elements that
     are neighbours there: of values whose channels are put last, those of one channel; of a
     transposed matrix, those of a column.
     """
+    item = ix.variable("item", items)
     node = kernel.stores[0]
     (source,) = node.sources[:1] or (node,)
     if node.op is not contiguous or source.op is not permute or len(kernel.stores) > 1:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
+from tinygrad_cuda.graph.rewrite.attention import arrange_attention
 from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.lowering.algorithms import choose_algorithms, with_compositions
-from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed, translation_unit
+from tinygrad_cuda.lowering.algorithms import COMPOSED, choose_algorithms, with_compositions
+from tinygrad_cuda.lowering.codegen.pack import (
+    PackedLaunch,
+    packed,
+    translation_unit,
+    translation_units,
+)
 from tinygrad_cuda.lowering.codegen.skeleton import scratches_of
 from tinygrad_cuda.lowering.emit import stages
 from tinygrad_cuda.lowering.schedule.arena import Arena, plan_arena
@@ -32,23 +39,32 @@ class Lowered:
         schedule: the kernels, each with the reason for its boundary.
         arena: where values between kernels lie.
         launches: kernels in an order of execution, small independent ones packed together.
-        source: all of them as one translation unit.
+        target: the machine that they are made for.
     """
 
     schedule: Schedule
     arena: Arena
     launches: list[PackedLaunch]
-    source: str
+    target: Target
+
+    @cached_property
+    def source(self) -> str:
+        """All kernels as one translation unit."""
+        return translation_unit(self.launches, self.target)
+
+    def units(self) -> list[str]:
+        """The same kernels as translation units that are compiled side by side."""
+        return translation_units(self.launches, self.target)
 
 
 def lower(program: Program, target: Target) -> Lowered:
     """A program as launches: rewrite, choose algorithms, group and fuse, emit, lay out, pack."""
     made = scheduled(program, target)
     emitted = {kernel: stages(kernel) for kernel in made.kernels}
-    scratches = {kernel: scratches_of(found) for kernel, found in emitted.items()}
+    scratches = {kernel: scratches_of(parts) for kernel, parts in emitted.items()}
     arena = plan_arena(made, scratches)  # adds edges of order where values share memory
     launches = packed([emitted[kernel] for kernel in made.kernels], target)
-    return Lowered(made, arena, launches, translation_unit(launches, target))
+    return Lowered(made, arena, launches, target)
 
 
 def scheduled(program: Program, target: Target) -> Schedule:
@@ -56,7 +72,10 @@ def scheduled(program: Program, target: Target) -> Schedule:
     overwrites = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
     checks: list[Node] = []
     notes: list[str] = []
-    outputs = simplify(with_compositions(program.outputs, target, notes), checks=checks)
+    outputs: Sequence[Node] = program.outputs
+    if any(node.op in COMPOSED for node in topological(outputs)):
+        outputs = with_compositions(outputs, target, notes)
+    outputs = simplify(outputs, checks=checks)
     made = _grouped(outputs, target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
         made = _grouped(with_checks(outputs, unread), target, overwrites)
@@ -83,7 +102,10 @@ def _one_after_another(made: Schedule) -> None:
 def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, Node]) -> Schedule:
     """Kernels, after each product and convolution was given the tier that makes it."""
     choices: dict[Node, Choice] = {}
-    if any(node.op.kind == "contraction" for node in topological(outputs)):
+    kinds = {node.op.kind for node in topological(outputs)}
+    if "kernel" in kinds:
+        outputs = arrange_attention(outputs)
+    if "contraction" in kinds:
         outputs, choices = choose_algorithms(turn_products(outputs), target)
         outputs, choices = with_stored_quotients(outputs, choices)
     return schedule(outputs, target, overwrites, choices)

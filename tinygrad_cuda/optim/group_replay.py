@@ -190,23 +190,23 @@ class InPlace:
 def _in_place(steady: SteadyGroup, seen: Seen, scalars: dict[Any, list[Node]]) -> InPlace | None:
     """The plan of a group's updates, if there is one that overwrites all that they write."""
     wanted = list(map(_node_of, steady.written))
-    outline = GraphSignature(steady.device, wanted)
+    signature = GraphSignature(steady.device, wanted)
     try:
-        entries = cache.known.get(outline.key, ())
+        entries = cache.signatures.get(signature.key, ())
     except TypeError:
         # An attribute that cannot be part of a key.
         return None
     at = {id(node): index for index, node in enumerate(chain(seen.given, seen.nodes))}
     which = {id(node): k for nodes in scalars.values() for k, node in enumerate(nodes)}
-    starts = outline.starts()
+    starts = signature.starts()
     # A scalar is one number.
     numbers = {starts[node][1]: k for node, k in which.items() if node in starts}
     cells = {cell: index for index, cell in enumerate(steady.cells, len(seen.given))}
-    if len(outline.storages) != len(outline.inputs) or len(numbers) != len(outline.numbers):
+    if len(signature.storages) != len(signature.inputs) or len(numbers) != len(signature.numbers):
         return None
-    positions = [at[id(node)] for node in outline.inputs]
+    positions = [at[id(node)] for node in signature.inputs]
     for entry in entries:
-        plain = entry.steady and not (entry.fixed_key or entry.inside)
+        plain = entry.overwrites_all and not (entry.fixed_key or entry.inside)
         if plain and len(entry.target_slots) == len(wanted) == len(set(entry.results)):
             # Each result takes the storage of what it replaces, not of another one.
             targets = [positions[entry.target_slots[position]] for position in entry.results]

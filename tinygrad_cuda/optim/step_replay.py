@@ -385,7 +385,7 @@ class StepReplay(StepEvent):
             return value
         scalar_group = self.scalar_groups[self._current]
         number: float = supplied(
-            value, self, self._current, [known for known, _ in scalar_group.scalars].index(name)
+            value, self, self._current, [name_of for name_of, _ in scalar_group.scalars].index(name)
         )
         return number
 

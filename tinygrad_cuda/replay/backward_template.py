@@ -114,7 +114,7 @@ class Occasion:
     """
 
     def __init__(self, outputs: Nodes, seeds: Nodes, wanted: Nodes | None) -> None:
-        self.places: dict[Node, int] = {}
+        self.numbers: dict[Node, int] = {}
         self.units: list[Node] = []
         self.calls: list[Deferred] = []
         self.seeds = seeds
@@ -123,7 +123,7 @@ class Occasion:
         key = self._structure(outputs)
         if key is None or not self.units:
             return
-        numbers = self.places
+        numbers = self.numbers
         for seed in seeds:
             if seed.device is not self.device:
                 return
@@ -136,7 +136,7 @@ class Occasion:
         self.key = tuple(key)
 
     def _structure(self, outputs: Nodes) -> list[Any] | None:
-        numbers, units, calls = self.places, self.units, self.calls
+        numbers, units, calls = self.numbers, self.units, self.calls
         variable, custom = common.variable, common.custom
         key: list[Any] = [self.device]
         stack = [node for node in outputs if node.requires_grad]
@@ -215,7 +215,7 @@ class Occasion:
             taken |= dict.fromkeys(node.sources if node.op is not common.variable else ())
             taken[node] = None
         inputs = [*(taken | dict.fromkeys(self.seeds))]
-        places = {node: index for index, node in enumerate(inputs)}
+        numbers = {node: index for index, node in enumerate(inputs)}
         where = {node: (index, -1) for index, node in enumerate(self.units)}
         for number, call in enumerate(self.calls):
             for index, node in enumerate(call.expand()):
@@ -226,13 +226,13 @@ class Occasion:
             node = sites.node(part)
             if node is None or part.device is not self.device or part.requires_grad:
                 raise Unfit(part.op.name)
-            return lines.setdefault(places[node], len(lines))
+            return lines.setdefault(numbers[node], len(lines))
 
         learned = None
         try:
             template = SubgraphTemplate(inputs, list(result.values()), line)
             names = [(index, inputs[index].label) for index in lines]
-            ends = [places[node] for node in result], [places[node] for node in passed]
+            ends = [numbers[node] for node in result], [numbers[node] for node in passed]
             learned = BackwardTemplate(template, [where[n] for n in inputs], names, ends, self)
         except Unfit:
             pass
@@ -328,8 +328,8 @@ class BackwardTemplate:
         results = waiting.results(self.template.heads, self._lines(units))
         if not retain_graph:
             line = user_site()
-            for call, places in zip(calls, self.inside):
-                call.used = line, places
+            for call, positions in zip(calls, self.inside):
+                call.used = line, positions
             for index in self.ends:
                 units[index].spent = line
             for index in self.single:

@@ -43,16 +43,6 @@ class GuardMatch:
     codes: list[Number]
 
 
-def read_by(node: Node) -> tuple[Node, ...]:
-    """What a pending node, or the call that it is a result of, reads for its value."""
-    call = node.piece
-    if call is not None:
-        inputs: tuple[Node, ...] = call.inputs
-        return inputs
-    # The others are there for its gradient alone.
-    return node.sources[: node.attributes["results"]] if node.op is common.custom else node.sources
-
-
 def guard_over(match: GuardMatch, wanted: list[Node]) -> Callable[[list[Node]], GuardMatch | None]:
     """A function that gives the graph behind other roots, if it is as the one behind these.
 
@@ -73,9 +63,9 @@ class _GuardWriter:
     """
 
     def __init__(self, match: GuardMatch) -> None:
-        self.found = match
+        self.match = match
         self.lines: list[str] = []
-        self.known: list[Any] = []
+        self.constants: list[Any] = []
         self.names: dict[Node, str] = {}
         self.calls: dict[Deferred, str] = {}
         self.numbers: dict[Node, str] = {}
@@ -83,8 +73,8 @@ class _GuardWriter:
 
     def know(self, thing: Any) -> str:
         """The name of something that every such graph has in common."""
-        self.known.append(thing)
-        return f"k{len(self.known) - 1}"
+        self.constants.append(thing)
+        return f"k{len(self.constants) - 1}"
 
     def refuse(self, *conditions: str) -> None:
         """A graph for which one of these is true is another one."""
@@ -110,7 +100,7 @@ class _GuardWriter:
 
     def write(self, wanted: list[Node]) -> None:
         """The body: from the roots to the inputs, then what is the same for all."""
-        match = self.found
+        match = self.match
         self.take(wanted, "wanted")
         for node in reversed(match.pending):
             call: Deferred | None = node.piece
@@ -131,7 +121,7 @@ class _GuardWriter:
         self.refuse(*[f"len({{{identities}}}) != {len(ordered)}"] * bool(ordered))
         calls = ", ".join(self.calls[call] for call in match.calls)
         self.lines.append(
-            f"return Found({_listed(self.names, match.inputs)}, {self.know(match.slots)}, "
+            f"return GuardMatch({_listed(self.names, match.inputs)}, {self.know(match.slots)}, "
             f"[{', '.join(ordered)}], {_listed(self.names, match.pending)}, "
             f"[{calls}], {self.know(match.references)}, "
             f"[{', '.join(self.numbers[n] for n in match.pending if n in self.numbers)}], "
@@ -204,9 +194,11 @@ class _GuardWriter:
         # Of the others, what an identity refers to besides its source is for gradients.
         if attributes is not NO_ATTRIBUTES and (op.kind != "identity" or op is common.output):
             self.attributes(node, name)
-        if op.kind != "leaf":
-            read = read_by(node)
-            self.take(read, f"{name}.sources" if op is not common.custom else f"read_by({name})")
+        if op is common.custom:  # its other sources are there for its gradient alone
+            count = attributes["results"]
+            self.take(node.sources[:count], f"{name}.sources[:{name}.attributes['results']]")
+        elif op.kind != "leaf":
+            self.take(node.sources, f"{name}.sources")
 
     def attributes(self, node: Node, name: str) -> None:
         """What is structure must be the same; numbers are noted."""
@@ -253,10 +245,9 @@ class _GuardWriter:
             "    except (ValueError, KeyError, AttributeError):\n        return None\n"
         )
         names: dict[str, Any] = {
-            "Found": GuardMatch, "NO_ATTRIBUTES": NO_ATTRIBUTES, "read_by": read_by,
-            "structure": structure,
+            "GuardMatch": GuardMatch, "NO_ATTRIBUTES": NO_ATTRIBUTES, "structure": structure,
         }  # fmt: skip
-        names |= {f"k{number}": thing for number, thing in enumerate(self.known)}
+        names |= {f"k{number}": thing for number, thing in enumerate(self.constants)}
         walk: Callable[[list[Node]], GuardMatch | None] = function_from(text, names)
         return walk
 

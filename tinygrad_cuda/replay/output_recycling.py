@@ -40,20 +40,20 @@ class RecycledOutputs:
 
     Args:
         kind: the class of Tensors.
-        room: gives new memory for it.
+        allocate: gives new memory for it.
         key: what it is called in `Fresh.made`; None if a Tensor of it cannot be returned again,
             since it is not the only one that shows the value.
     """
 
-    __slots__ = ("kind", "room", "key", "kept")
+    __slots__ = ("kind", "allocate", "key", "earlier")
 
-    def __init__(self, kind: type[Any], room: Callable[[], Any], key: Any) -> None:
-        self.kind, self.room, self.key = kind, room, key
-        self.kept: list[tuple[tuple[Any, ...], tuple[Any, ...], Any]] = []
+    def __init__(self, kind: type[Any], allocate: Callable[[], Any], key: Any) -> None:
+        self.kind, self.allocate, self.key = kind, allocate, key
+        self.earlier: list[tuple[tuple[Any, ...], tuple[Any, ...], Any]] = []
 
     def free(self) -> tuple[Any, ...] | None:
         """Tensor, cell, node and memory that nobody else holds, and that are as they were made."""
-        for entry, chain, spent in self.kept:
+        for entry, chain, spent in self.earlier:
             # One by one: a pass in C over four things takes longer to begin than all of this.
             tensor, cell, node, memory = entry
             if reference_count(tensor) != ALONE or getweakrefcount(tensor):
@@ -80,8 +80,8 @@ class RecycledOutputs:
         plain = plain and (bool(chain) or not node.requires_grad)
         plain = plain and all(step is common.detach for step, _ in chain)
         if plain and node.storage.nbytes <= SMALL:
-            self.kept.append(((tensor, cell, node, node.storage), chain, node.spent))
-            del self.kept[:-KEPT]
+            self.earlier.append(((tensor, cell, node, node.storage), chain, node.spent))
+            del self.earlier[:-KEPT]
             if type(cell) is Cell:
                 leave_unseen(cell)
 

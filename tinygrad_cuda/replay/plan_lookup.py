@@ -1,6 +1,6 @@
 """Plans looked up by the calls that record them, without a look at what is inside.
 
-An outline lists pending calls and single nodes. Where it was seen before, and nobody else holds
+A signature lists pending calls and single nodes. Where it was seen before, and nobody else holds
 what the plan overwrites, the plan runs as it did then; else it takes the slow path (trace, plan).
 Without it a plain step of lenet takes 263 % longer (H200).
 """
@@ -26,7 +26,7 @@ from tinygrad_cuda.graph.compare import same_value
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Number, structure
-from tinygrad_cuda.replay.generated_guard import GuardMatch, guard_over, read_by
+from tinygrad_cuda.replay.generated_guard import GuardMatch, guard_over
 from tinygrad_cuda.replay.subgraph_template import Deferred
 from tinygrad_cuda.replay.switches import switches
 
@@ -72,7 +72,10 @@ class GraphSignature(GuardMatch):
                 stack.pop()
                 continue
             piece = node.piece
-            sources = read_by(node)
+            sources = node.sources if piece is None else piece.inputs
+            if piece is None and node.op is common.custom:
+                # The others are there for its gradient alone.
+                sources = sources[: node.attributes["results"]]
             ready = True
             for source in sources:
                 if source not in numbers_of:
@@ -168,45 +171,45 @@ class GraphSignature(GuardMatch):
             if call.codes:
                 codes = call.codes
                 nodes = call.expand()
-                for place, _ in codes:
-                    starts[id(nodes[place])] = "inside", inside
+                for position, _ in codes:
+                    starts[id(nodes[position])] = "inside", inside
                     inside += 1
         return starts
 
 
 class Marks:
-    """What is to be remembered of an outline while a trace of the same graph runs.
+    """What is to be remembered of a signature while a trace of the same graph runs.
 
     It refers to no node and no storage: the trace counts who does.
     """
 
-    def __init__(self, outline: GraphSignature, wanted: list[Node]) -> None:
-        self.key = outline.key
-        self.slots = {id(storage): slot for slot, storage in enumerate(outline.storages)}
-        self.input_slots = outline.slots
-        read = outline.read()
-        self.reads = [read[node] for node in outline.inputs]
+    def __init__(self, signature: GraphSignature, wanted: list[Node]) -> None:
+        self.key = signature.key
+        self.slots = {id(storage): slot for slot, storage in enumerate(signature.storages)}
+        self.input_slots = signature.slots
+        read = signature.read()
+        self.reads = [read[node] for node in signature.inputs]
         roots = set(wanted)
-        self.inner = [k for k, node in enumerate(outline.pending) if node not in roots]
-        self.inner_reads = [read[outline.pending[k]] for k in self.inner]
-        self.always = set(outline.always)
-        self.numbers = outline.numbers
-        self.starts = outline.starts()
+        self.inner = [k for k, node in enumerate(signature.pending) if node not in roots]
+        self.inner_reads = [read[signature.pending[k]] for k in self.inner]
+        self.always = set(signature.always)
+        self.numbers = signature.numbers
+        self.starts = signature.starts()
 
     def learn(self, *plan: Any) -> None:
         """Keeps how a trace ran what was marked; `plan` is what `PlanEntry` takes.
 
         One structure may have several plans: a value may be held in one turn and free in the next.
         """
-        entries = cache.known.setdefault(self.key, PlanEntries())
+        entries = cache.signatures.setdefault(self.key, PlanEntries())
         entries[:] = [PlanEntry(self, *plan), *entries[: WAYS - 1]]
 
 
 class PlanEntry:
-    """How a plan runs for all graphs of one outline.
+    """How a plan runs for all graphs of one signature.
 
     Args:
-        marks: of the outline.
+        marks: of its signature.
         wanted: what gets a value.
         trace, outputs, overwrites, executable, entry: of the plan that did it.
     """
@@ -229,8 +232,8 @@ class PlanEntry:
         # Results come first, the inputs' storages behind them.
         positions = {value: number for number, value in enumerate(outputs)}
         for node, slot in zip(trace.inputs, slots):
-            positions.setdefault(trace.places[node], len(outputs) + slot)
-        self.results = [positions[trace.places[node]] for node in wanted]
+            positions.setdefault(trace.value_numbers[node], len(outputs) + slot)
+        self.results = [positions[trace.value_numbers[node]] for node in wanted]
         self._learn_numbers(marks, trace, entry)
         self._learn_targets(marks, trace, outputs, overwrites)
         # Pending values that nobody wants: read inside only.
@@ -264,7 +267,7 @@ class PlanEntry:
         self, marks: Marks, trace: Trace, outputs: list[int], overwrites: dict[int, int]
     ) -> None:
         """For each assign, how often its old value is referred to if nobody else holds it."""
-        slots = {trace.places[node]: slot for node, slot in zip(trace.inputs, self.slots)}
+        slots = {trace.value_numbers[node]: slot for node, slot in zip(trace.inputs, self.slots)}
         sharing: dict[int, list[int]] = {}
         for number, slot in enumerate(marks.input_slots):
             sharing.setdefault(slot, []).append(number)
@@ -292,29 +295,29 @@ class PlanEntry:
             self.ranges.append((first, len(targets)))
         self.targets = picking(targets)
         self.target_storages = picking(self.target_slots)
-        self.steady = all(self.overwritten)
+        self.overwrites_all = all(self.overwritten)
 
-    def fits(self, outline: GuardMatch, device: Device) -> bool:
+    def fits(self, match: GuardMatch, device: Device) -> bool:
         """Whether numbers and references are such that a trace would find this plan."""
         if self.entry.plans is not self.plans:
             return False
-        numbers = self.fixed(outline.numbers)
+        numbers = self.fixed(match.numbers)
         # Those that a key has as they are need not be made one first.
         if numbers != self.fixed_key and key_numbers(numbers) != self.fixed_key:
             return False
         # Counted from C: no name of a frame refers to a node, call or storage meanwhile.
-        if list(map(reference_count, self.inner(outline.pending))) != self.inner_counts:
+        if list(map(reference_count, self.inner(match.pending))) != self.inner_counts:
             return False
-        if list(map(reference_count, outline.calls)) != outline.references:
+        if list(map(reference_count, match.calls)) != match.references:
             return False
         if not self.target_slots or device in overwrite.spared:
             return True not in self.overwritten
-        if outline.slots != self.input_slots:
+        if match.slots != self.input_slots:
             return False
-        counts = list(map(reference_count, self.targets(outline.inputs)))
-        in_slots = list(map(reference_count, self.target_storages(outline.storages)))
+        counts = list(map(reference_count, self.targets(match.inputs)))
+        in_slots = list(map(reference_count, self.target_storages(match.storages)))
         expected = self.target_counts
-        if self.steady and counts == expected:
+        if self.overwrites_all and counts == expected:
             return in_slots == self.slot_counts or all(map(le, in_slots, self.slot_counts))
         free = [
             counts[first:end] == expected[first:end] and count <= most
@@ -322,19 +325,19 @@ class PlanEntry:
         ]
         return free == self.overwritten
 
-    def numbers(self, outline: GuardMatch) -> list[Number]:
+    def numbers(self, match: GuardMatch) -> list[Number]:
         """The numbers of a run."""
         arguments = self.arguments.copy()
         for position, number in self.single:
-            arguments[position] = outline.numbers[number]
+            arguments[position] = match.numbers[number]
         for position, number in self.inside:
-            arguments[position] = outline.codes[number]
+            arguments[position] = match.codes[number]
         return arguments
 
-    def run(self, outline: GuardMatch, wanted: list[Node]) -> None:
+    def run(self, match: GuardMatch, wanted: list[Node]) -> None:
         """Runs the plan and gives the wanted nodes their values."""
-        storages = outline.storages
-        results = self.executable.run(self.storages_of(storages), self.numbers(outline))
+        storages = match.storages
+        results = self.executable.run(self.storages_of(storages), self.numbers(match))
         storages_ = [*results, *storages]
         for node, index in zip(wanted, self.results):
             node.storage = storages_[index]
@@ -343,29 +346,29 @@ class PlanEntry:
 
 
 class Expected:
-    """How a plan would have run that was found without a trace, for TGC_VALIDATE.
+    """How a plan would have run that was looked up without a trace, for TGC_VALIDATE.
 
     It refers to no node and no storage: the trace counts who does.
     """
 
-    def __init__(self, known: PlanEntry, outline: GuardMatch, marks: Marks) -> None:
-        self.known, self.marks = known, marks
-        self.numbers = known.numbers(outline)
-        self.storages = list(map(id, known.storages_of(outline.storages)))
+    def __init__(self, plan: PlanEntry, match: GuardMatch, marks: Marks) -> None:
+        self.expected, self.marks = plan, marks
+        self.numbers = plan.numbers(match)
+        self.storages = list(map(id, plan.storages_of(match.storages)))
 
     def learn(self, wanted: list[Node], trace: Trace, *plan: Any) -> None:
-        """Compares it with the plan that a trace has found.
+        """Compares it with the plan of a trace.
 
         Raises:
             TgcError: they differ.
         """
         _, overwrites, executable, entry = plan
-        if entry is not self.known.entry and overwrites == self.known.overwrites:
+        if entry is not self.expected.entry and overwrites == self.expected.overwrites:
             # A plan of other lines, which TGC_VALIDATE keeps apart.
             self.marks.learn(wanted, trace, *plan)
             return
         numbers = [trace.numbers[position] for position in entry.positions]
-        if executable is not self.known.executable and cache.keeps:
+        if executable is not self.expected.executable and cache.keeps:
             what, actual = "another plan", "other numbers folded, or other values overwritten"
         elif not same_value(tuple(numbers), tuple(self.numbers)):
             what, actual = "other numbers", f"{self.numbers} instead of {numbers}"
@@ -381,31 +384,31 @@ class Expected:
         )  # fmt: skip
 
 
-# What is counted of a thing that is in a list of what was found, and in what is picked of that.
+# References to what stands in a list of a match, and in a tuple picked from that list.
 _PICKED = LISTED + 1
 # A guard is written for a structure that has come this often: it costs what some 50 walks save.
 STEADY = 16
+# Structures at most; with one more, all are dropped. At first sight only the key is.
+CAPACITY = 1024
+WAYS = 4  # plans of a structure, and guards of a hint
+HINTED = 8  # wanted nodes whose shapes say which guards are tried
 
 
 class PlanEntries(list[PlanEntry]):
     """How the plans of one structure run, the last one first.
 
     Attributes:
-        found: how often one of them has run.
+        runs: how often one of them has run.
     """
 
-    found = 0
-
-
-# Structures at most; with one more, all are dropped. At first sight only the key is.
-CAPACITY = 1024
-WAYS = 4
-# Wanted nodes whose shapes say which paths are tried.
-_HINTED = 8
+    runs = 0
 
 
 def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks | Expected:
-    """Runs the plan for what is wanted if it is known; else gives what is to be learned, or False.
+    """Runs the plan for what is wanted if it was seen before.
+
+    Else gives what is to be learned of it, or False. First the guards of such roots are asked;
+    where none fits, the graph is walked over.
 
     Args:
         device: where.
@@ -418,47 +421,51 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks | Expect
     if [node for node in wanted if node.requires_grad and node.spent is None]:
         # What a gradient may still pass through is not overwritten.
         return False
-    # A text that grows has another shape in each turn: each has paths of its own.
-    shapes = tuple([node.shape for node in wanted[:_HINTED]])
+    # A text that grows has another shape in each turn: each has guards of its own.
+    shapes = tuple([node.shape for node in wanted[:HINTED]])
     hint = device, len(wanted), _made_by(wanted[0]), _made_by(wanted[-1]), shapes
-    for walk, entries in cache.known.get(hint, ()):
-        signature = walk(wanted)
-        if signature is not None:
-            for entry in entries:
-                if entry.fits(signature, device):
-                    if settings.validate:
-                        return Expected(
-                            entry, signature, Marks(GraphSignature(device, wanted), wanted)
-                        )
-                    entry.run(signature, wanted)
-                    return True
-            del signature
+    for guard, entries in cache.guards.get(hint, ()):
+        match = guard(wanted)
+        if match is not None:
+            if result := _run_fitting(entries, match, device, wanted, hint):
+                return result
+            del match  # what it refers to is counted below
             break
-    outline = GraphSignature(device, wanted)
-    if outline.key is None:
+    signature = GraphSignature(device, wanted)
+    if signature.key is None:
         return False
     try:
-        entries = cache.known.get(outline.key)
+        entries = cache.signatures.get(signature.key)
     except TypeError:
         # An attribute that cannot be part of a key.
         return False
     if entries is None:
-        if len(cache.known) >= CAPACITY:
-            cache.known.clear()
-        cache.known[outline.key] = PlanEntries()
+        if len(cache.signatures) >= CAPACITY:
+            cache.forget_signatures()
+        cache.signatures[signature.key] = PlanEntries()
         return False
+    return _run_fitting(entries, signature, device, wanted, hint) or Marks(signature, wanted)
+
+
+def _run_fitting(
+    entries: PlanEntries, match: GuardMatch, device: Device, wanted: list[Node], hint: Any
+) -> bool | Expected:
+    """Runs the first plan that fits, if one does; a guard is written once they have run often.
+
+    With TGC_VALIDATE it gives what a trace is compared with.
+    """
     for entry in entries:
-        if entry.fits(outline, device):
+        if entry.fits(match, device):
             if settings.validate:
-                return Expected(entry, outline, Marks(outline, wanted))
-            entries.found += 1
-            if entries.found == STEADY and switches.plan_guards:
-                paths = cache.known.setdefault(hint, [])
-                paths[WAYS - 1 :] = ()
-                paths.insert(0, (guard_over(outline, wanted), entries))
-            entry.run(outline, wanted)
+                return Expected(entry, match, Marks(GraphSignature(device, wanted), wanted))
+            entries.runs += 1
+            if entries.runs == STEADY and switches.plan_guards:
+                guards = cache.guards.setdefault(hint, [])
+                guards[WAYS - 1 :] = ()
+                guards.insert(0, (guard_over(match, wanted), entries))
+            entry.run(match, wanted)
             return True
-    return Marks(outline, wanted)
+    return False
 
 
 def _made_by(node: Node) -> Any:

@@ -54,30 +54,30 @@ class SubgraphTemplate:
         results: Sequence[Node],
         line: Callable[[Node], int] = lambda node: 0,
     ) -> None:
-        places = {node: place for place, node in enumerate(inputs)}
+        numbers = {node: number for number, node in enumerate(inputs)}
         self.steps: list[Step] = []
         self.checks: dict[int, int] = {}
         made: list[Node] = []
-        for node in topological(results, stop=places.__contains__):
-            if node in places:
+        for node in topological(results, stop=numbers.__contains__):
+            if node in numbers:
                 continue
             op = node.op
-            known = op is not common.custom or isinstance(
+            is_rule = op is not common.custom or isinstance(
                 node.attributes["function"], common.GradientRule
             )
-            if op in _FOREIGN or not known or node.storage is not None or node.spent is not None:
+            if op in _FOREIGN or not is_rule or node.storage is not None or node.spent is not None:
                 raise Unfit(op.name)
             if op in indexing.CHECKS:
-                self.checks[len(places)] = node.attributes["code"]
+                self.checks[len(numbers)] = node.attributes["code"]
             elif op.arguments:
                 raise Unfit(op.name)
-            pick = picking([places[source] for source in node.sources])
-            places[node] = len(places)
+            pick = picking([numbers[source] for source in node.sources])
+            numbers[node] = len(numbers)
             made.append(node)
             self.steps.append(
                 (op, pick, node.attributes, node.outputs, node.requires_grad, line(node))
             )
-        self.chosen = [places[node] for node in results]
+        self.chosen = [numbers[node] for node in results]
         self.length = len(made)
         read = {source for node in made for source in node.sources}
         ends = {node for node in made if node not in read}
@@ -138,10 +138,11 @@ class Deferred:
 
     Its results are there, each a node with all but its sources; they refer to the call, and it to
     them weakly, so that there is no cycle. Who reads a result's sources has all nodes recorded, and
-    what is found then is what would have been recorded at once. A plan that is known does not look.
+    what is there then is what would have been recorded at once. A plan lookup does not read them.
 
     Args:
-        origin: a `Template`, or what else has a `template` and gives all its nodes by `expanded`.
+        origin: a `SubgraphTemplate`, or a backward pass's, which has one as `template` and gives
+            all nodes by `expanded`.
         inputs: the nodes from which it begins.
         device: where.
         lines: those that its nodes carry.

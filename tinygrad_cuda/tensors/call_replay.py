@@ -18,6 +18,7 @@ from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import Recorder, local
+from tinygrad_cuda.engine.plan import forgetting
 from tinygrad_cuda.engine.realize import described_check, register_check
 from tinygrad_cuda.engine.vmap_trace import Recording, tracing
 from tinygrad_cuda.graph.batching import example
@@ -58,18 +59,48 @@ class _TemplatedCall:
         self.head = None if template.heads is None else template.heads[0]
 
 
-_Known = dict[Any, _TemplatedCall | None]
+class _RecordedCalls:
+    """The calls of one function, by what decides their graphs; None for those without a template.
+
+    Args:
+        function: it records the graph.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.parameters = function, Parameters(function)
+        self.calls: dict[Any, _TemplatedCall | None] = {}
+        _all.append(self)
+
+    def result(
+        self, key: Any, args: Any, options: dict[str, Any], nodes: tuple[Node, ...],
+        recorder: Recorder, site: RawSite | None,
+    ) -> Any:  # fmt: skip
+        """What a call returns: from its template, or by the function where it has none."""
+        call = self.calls.get(key, _missing)
+        if call is _missing:
+            self.parameters.check(args, options)
+            call = _made(self.function, args, options)
+            if len(self.calls) >= CAPACITY:
+                self.calls.clear()
+            self.calls[key] = call
+        if call is None:
+            return _in_full(self.function, args, options)
+        result = _repeated(call, nodes, recorder, site)
+        if settings.validate:
+            _validate(self.function, args, options, result)
+        return result
 
 
-_all: list[_Known] = []  # of each function, its calls by what decides their graphs
+_all: list[_RecordedCalls] = []
 
 
 def _forget() -> None:
-    for calls in _all:
-        calls.clear()
+    for recorded in _all:
+        recorded.calls.clear()
 
 
 switches.listen(_forget)
+forgetting.append(_forget)  # the precision of float32 products decides what attention records
 
 
 def templated(function: F) -> F:
@@ -78,9 +109,7 @@ def templated(function: F) -> F:
     They return one Tensor, write to none, draw no random numbers and look at no value.
     """
 
-    recorded: _Known = {}
-    _all.append(recorded)
-    parameters = Parameters(function)
+    recorded = _RecordedCalls(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
@@ -115,19 +144,10 @@ def templated(function: F) -> F:
                     nodes.append(node)
                     key += (node.outputs, node.requires_grad, node.device, element._strides)
             else:
-                parameters.check(args, options)
+                recorded.parameters.check(args, options)
                 return function(*args, **options)
-        call = recorded.get(whole := tuple(key), _missing)
-        if call is _missing:
-            parameters.check(args, options)
-            call = _remember(recorded, whole, _made(function, args, options))
-        if call is None:
-            return _in_full(function, args, options)
         site = mode.site or site_of(sys._getframe(1))
-        result = _repeated(call, tuple(nodes), recorder, site)
-        if settings.validate:
-            _validate(function, args, options, result)
-        return result
+        return recorded.result(tuple(key), args, options, tuple(nodes), recorder, site)
 
     return checks_tensors(wrapper)  # type: ignore[return-value]
 
@@ -137,8 +157,7 @@ OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]
 
 def templated_of_two(function: F) -> OfTwo:
     """`templated` for functions of two Tensors, whose nodes and line are at hand."""
-    recorded: _Known = {}
-    _all.append(recorded)
+    recorded = _RecordedCalls(function)
 
     def wrapper(
         a: Any, b: Any, first: Node, second: Node, recorder: Recorder, site: RawSite | None
@@ -149,15 +168,7 @@ def templated_of_two(function: F) -> OfTwo:
             first.outputs, second.outputs, first.requires_grad, second.requires_grad, first.device,
             second.device, a._strides, b._strides, recorder.mode.gradients, defaults.dtype,
         )  # fmt: skip
-        call = recorded.get(key, _missing)
-        if call is _missing:
-            call = _remember(recorded, key, _made(function, (a, b), {}))
-        if call is None:
-            return _in_full(function, (a, b), {})
-        result = _repeated(call, (first, second), recorder, site)
-        if settings.validate:
-            _validate(function, (a, b), {}, result)
-        return result
+        return recorded.result(key, (a, b), {}, (first, second), recorder, site)
 
     return wrapper
 
@@ -178,15 +189,6 @@ def _validate(function: Any, args: Any, options: dict[str, Any], result: Any) ->
     """Raises if the function now records something else than its template has."""
     now = function(*args, **options)
     require_same(f"the template of {function.__name__}", [(result.node, now.node)])
-
-
-def _remember(
-    recorded: dict[Any, _TemplatedCall | None], key: Any, call: _TemplatedCall | None
-) -> _TemplatedCall | None:
-    if len(recorded) >= CAPACITY:
-        recorded.clear()
-    recorded[key] = call
-    return call
 
 
 def _repeated(

@@ -1,4 +1,7 @@
-"""The strides that a result reports: PyTorch's, whatever lies in memory here."""
+"""The strides that a result reports: PyTorch's, whatever lies in memory here.
+
+What is put channels-last by `contiguous`, `clone` or `to` lies so in memory, too.
+"""
 
 from __future__ import annotations
 
@@ -178,6 +181,18 @@ def in_format(op: str, result: Tensor, format: layouts.memory_format) -> Tensor:
     if format is not layouts.preserve_format:
         result._strides = _strides_of(op, format, result.node.shape)
     return result
+
+
+def stored_in_format(op: str, result: Tensor, format: layouts.memory_format) -> Tensor:
+    """`in_format`, and in memory channels-last values have that order: a view of such a cell."""
+    result = in_format(op, result, format)
+    if not lies_channels_last(result) or result.chain:
+        return result
+    rank, strides = result.ndim, result._strides
+    inner = movement.permute(result.node, axes=(0, *range(2, rank), 1))
+    view = wrap(inner).permute(0, rank - 1, *range(1, rank - 1))
+    view._strides = strides
+    return view
 
 
 def lies_in(input: Tensor, format: layouts.memory_format) -> bool:

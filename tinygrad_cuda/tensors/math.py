@@ -13,6 +13,7 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import broadcast
+from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import detached, local
 from tinygrad_cuda.graph.node import (
     NO_ATTRIBUTES,
@@ -26,6 +27,7 @@ from tinygrad_cuda.graph.node import (
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensors.arguments import checks_tensors, no_tensor
 from tinygrad_cuda.tensors.autocast import in_float32, in_widest
+from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensors.call_replay import templated_of_two
 from tinygrad_cuda.tensors.layout import keeps_layout, strides_like
@@ -136,8 +138,19 @@ def _only_operand(op: str, value: Any) -> Node:
     return node
 
 
-def _unary(op: SameSpecOp, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
+def _unary(
+    op: SameSpecOp, name: str, doc: str, floating: bool = True, wide: bool = False
+) -> Callable[..., Tensor]:
+    """A function that records one op.
+
+    Args:
+        floating: integers become floats.
+        wide: under autocast it computes in float32.
+    """
+
     def function(input: Tensor) -> Tensor:
+        if wide and watching.on and autocast.on:
+            return cast(input)
         if not isinstance(input, TensorBase):
             source = _only_operand(name, input)
             return wrap(op(as_float(source) if floating else source))
@@ -157,6 +170,9 @@ def _unary(op: SameSpecOp, name: str, doc: str, floating: bool = True) -> Callab
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
+    cast = in_float32(function)  # which the function calls itself: one call less without autocast
+    if wide:
+        function.autocast = cast.autocast  # type: ignore[attr-defined]
     return checks_tensors(function)
 
 
@@ -333,23 +349,23 @@ def sign(input: Tensor) -> Tensor:
 
 
 bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
-reciprocal = in_float32(_unary(elementwise.reciprocal, "reciprocal", "``1 / input``."))
-exp = in_float32(_unary(elementwise.exp, "exp", "e to the power of each element."))
+reciprocal = _unary(elementwise.reciprocal, "reciprocal", "``1 / input``.", wide=True)
+exp = _unary(elementwise.exp, "exp", "e to the power of each element.", wide=True)
 exp2 = _unary(elementwise.exp2, "exp2", "2 to the power of each element.")
-expm1 = in_float32(_unary(elementwise.expm1, "expm1", "``exp(input) - 1``, accurate near 0."))
-log = in_float32(_unary(elementwise.log, "log", "Natural logarithm."))
-log2 = in_float32(_unary(elementwise.log2, "log2", "Logarithm to base 2."))
-log1p = in_float32(_unary(elementwise.log1p, "log1p", "``log(1 + input)``, accurate near 0."))
+expm1 = _unary(elementwise.expm1, "expm1", "``exp(input) - 1``, accurate near 0.", wide=True)
+log = _unary(elementwise.log, "log", "Natural logarithm.", wide=True)
+log2 = _unary(elementwise.log2, "log2", "Logarithm to base 2.", wide=True)
+log1p = _unary(elementwise.log1p, "log1p", "``log(1 + input)``, accurate near 0.", wide=True)
 sqrt = _unary(elementwise.sqrt, "sqrt", "Square root.")
-rsqrt = in_float32(_unary(elementwise.rsqrt, "rsqrt", "``1 / sqrt(input)``."))
+rsqrt = _unary(elementwise.rsqrt, "rsqrt", "``1 / sqrt(input)``.", wide=True)
 sin = _unary(elementwise.sin, "sin", "Sine, in radians.")
 cos = _unary(elementwise.cos, "cos", "Cosine, in radians.")
-tan = in_float32(_unary(elementwise.tan, "tan", "Tangent, in radians."))
-asin = in_float32(_unary(elementwise.asin, "asin", "Inverse sine, in radians."))
-acos = in_float32(_unary(elementwise.acos, "acos", "Inverse cosine, in radians."))
+tan = _unary(elementwise.tan, "tan", "Tangent, in radians.", wide=True)
+asin = _unary(elementwise.asin, "asin", "Inverse sine, in radians.", wide=True)
+acos = _unary(elementwise.acos, "acos", "Inverse cosine, in radians.", wide=True)
 atan = _unary(elementwise.atan, "atan", "Inverse tangent, in radians.")
-sinh = in_float32(_unary(elementwise.sinh, "sinh", "Hyperbolic sine."))
-cosh = in_float32(_unary(elementwise.cosh, "cosh", "Hyperbolic cosine."))
+sinh = _unary(elementwise.sinh, "sinh", "Hyperbolic sine.", wide=True)
+cosh = _unary(elementwise.cosh, "cosh", "Hyperbolic cosine.", wide=True)
 tanh = _unary(elementwise.tanh, "tanh", "Hyperbolic tangent.")
 sigmoid = _unary(elementwise.sigmoid, "sigmoid", "``1 / (1 + exp(-input))``.")
 erf = _unary(elementwise.erf, "erf", "The error function.")

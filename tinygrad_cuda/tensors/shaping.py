@@ -49,9 +49,9 @@ from tinygrad_cuda.tensors.layout import (
     another,
     copied_strides,
     fresh,
-    in_format,
     lies_channels_last,
     lies_in,
+    stored_in_format,
 )
 from tinygrad_cuda.tensors.promotion import to_dtype
 from tinygrad_cuda.tensors.views import first_position, moves
@@ -1613,7 +1613,7 @@ def contiguous(
     """
     if lies_in(input, memory_format):
         return input
-    return in_format("contiguous", wrap(another(input.node)), memory_format)
+    return stored_in_format("contiguous", wrap(another(input.node)), memory_format)
 
 
 def clone(
@@ -1633,7 +1633,7 @@ def clone(
         ([1, 2], [5, 2])
     """
     copy = copied_strides(wrap(another(input.node)), input)
-    return in_format("clone", copy, memory_format)
+    return stored_in_format("clone", copy, memory_format)
 
 
 # Memory by stride, and views as copies: as_strided, resize_, permute_copy, narrow_copy, fill,

@@ -15,7 +15,7 @@ from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode, node_made
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensors.base import TensorBase, wrap
-from tinygrad_cuda.tensors.layout import another, copied_strides, in_format, suggests
+from tinygrad_cuda.tensors.layout import another, copied_strides, stored_in_format, suggests
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -95,7 +95,7 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     if result is node and not copy and suggests(input, format):
         return input
     moved = copied_strides(wrap(another(result) if result is node else result), input)
-    return in_format("to", moved, format)
+    return stored_in_format("to", moved, format)
 
 
 def pin_memory(input: Tensor, device: Any = None) -> Any:

@@ -52,7 +52,7 @@ def checkpoint(
     values = list(result) if several else [result]
     positions = [k for k, v in enumerate(values) if isinstance(v, TensorBase) and v.requires_grad]
     nodes = [values[k].node for k in positions]
-    again.places = positions
+    again.positions = positions
     again.leaves = [
         node
         for node in gradient.history(nodes)
@@ -137,7 +137,7 @@ class _Again:
         self.inputs: list[Node] = [args[k].node for k in self.slots]
         for k in self.slots:
             self.args[k] = None  # a Tensor would hold its cell, whatever is written there later
-        self.places: list[int] = []
+        self.positions: list[int] = []
         self.leaves: list[Node] = []
 
     def with_inputs(self, nodes: list[Node]) -> list[Any]:
@@ -158,7 +158,7 @@ class _Again:
         values = list(result) if isinstance(result, tuple | list) else [result]
         pairs = [
             (values[position].node, g)
-            for position, g in zip(self.places, cotangents)
+            for position, g in zip(self.positions, cotangents)
             if g is not None and values[position].requires_grad
         ]
         ends = [*starts, *self.leaves]

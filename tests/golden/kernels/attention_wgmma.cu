@@ -1,19 +1,18 @@
-// attention, forward: 192 x 1024 x 1024, tiles of 128 x 64, 4 slots, 25769803776 FLOPs: attention output
-//   output.
-// Stores output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024) float32.
-// Grid 1536 x 256 threads, 101449728 bytes moved at least.
-TGC_STAGE(attention_72b5b76454,
+// attention, forward: 192 x 256 x 256, tiles of 128 x 64, 4 slots, 1610612736 FLOPs: attention output output.
+// Stores output (16, 12, 256, 64) bfloat16; output (16, 12, 256) float32.
+// Grid 384 x 256 threads, 25362432 bytes moved at least.
+TGC_STAGE(attention_4f7d768cc6,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
   float* out0;
   tgc_bfloat16* out1;
 ) {
-  const int tile = 7 - virtual_block % 8;
-  const int batch = virtual_block / 8;
+  const int tile = 1 - virtual_block % 2;
+  const int batch = virtual_block / 2;
   const int query_first = tile * 128;
   const int lane = threadIdx.x % 32, row_first = threadIdx.x / 32 * 16;
-  const int first_column = 0, last_column = query_first + 128 < 1024 ? query_first + 128 : 1024;
+  const int first_column = 0, last_column = query_first + 128 < 256 ? query_first + 128 : 256;
   char* const ring = smem + 16384;
   auto fetch_q = [&](int first, char* slot) {
     const int thread = tgc_again(threadIdx.x);
@@ -22,9 +21,9 @@ TGC_STAGE(attention_72b5b76454,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int query = first + row;
-      const bool inside = query < 1024;
+      const bool inside = query < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in0 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in0 + (inside ? batch * 16384 + query * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -35,9 +34,9 @@ TGC_STAGE(attention_72b5b76454,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int key = first + row;
-      const bool inside = key < 1024;
+      const bool inside = key < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in1 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in1 + (inside ? batch * 16384 + key * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -48,9 +47,9 @@ TGC_STAGE(attention_72b5b76454,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int key = first + row;
-      const bool inside = key < 1024;
+      const bool inside = key < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in2 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in2 + (inside ? batch * 16384 + key * 64 + step * 8 : 0), inside);
     }
   };
   auto fetch = [&](int first, int slot) {
@@ -249,9 +248,9 @@ TGC_STAGE(attention_72b5b76454,
       value[0][j][half * 2 + 1] *= share;
     }
     const int query = query_first + row_first + half * 8 + lane / 4;
-    if (lane % 4 == 0 && query < 1024) {
+    if (lane % 4 == 0 && query < 256) {
       const float logarithm = (largest[0][half] * 0.18033688011112042f + tgc_log2(sum)) * 0.69314718f;
-      tgc_store(p.out0, batch * 1024 + query, hidden ? -INFINITY : logarithm);
+      tgc_store(p.out0, batch * 256 + query, hidden ? -INFINITY : logarithm);
     }
   }
 
@@ -268,25 +267,24 @@ TGC_STAGE(attention_72b5b76454,
   for (int e = lane; e < 128; e += 32) {
     const int row = row_first + e / (8), chunk = e % 8;
     const int query = query_first + row;
-    if (query < 1024)
-      tgc_store_vector(p.out1, batch * 65536 + query * 64 + chunk * 8,
+    if (query < 256)
+      tgc_store_vector(p.out1, batch * 16384 + query * 64 + chunk * 8,
                        *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(
                            smem + row * 144 + chunk * 16));
   }
 }
 
-// row_reduce, 196608 rows of 64, 2 threads each, 1 loops, in registers: cast mul sum.
-// Stores sum (16, 12, 1024, 1) float32.
-// Grid 1536 x 256 threads, 51118080 bytes moved at least.
-TGC_STAGE(row_sum_mul_15dd8af10f,
+// row_reduce, 49152 rows of 64, 2 threads each, 1 loops, in registers: cast mul sum.
+// Stores sum (16, 12, 256, 1) float32.
+// Grid 384 x 256 threads, 12779520 bytes moved at least.
+TGC_STAGE(row_sum_mul_75dba10b35,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   float* out0;
 ) {
-  virtual_block = 1535 - virtual_block;
   const int thread = threadIdx.x % 2;
   const int row = virtual_block * 128 + threadIdx.x / 2;
-  if (row >= 196608) return;
+  if (row >= 49152) return;
   float sum0 = 0.0f;
 #pragma unroll 4
   for (int k = 0; k < 4; k++) {
@@ -308,12 +306,12 @@ TGC_STAGE(row_sum_mul_15dd8af10f,
   }
 }
 
-// attention, queries: 192 x 1024 x 1024, tiles of 128 x 128, 3 slots, 64424509440 FLOPs: attention_backward
+// attention, queries: 192 x 256 x 256, tiles of 128 x 128, 3 slots, 4026531840 FLOPs: attention_backward
 //   output output output.
-// Stores output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64)
+// Stores output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64)
 //   bfloat16.
-// Grid 1536 x 256 threads, 127401984 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
+// Grid 384 x 256 threads, 31850496 bytes moved at least.
+TGC_STAGE(attention_attention_backward_queries_dcc493c76d,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -322,11 +320,11 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
   const float* in5;
   tgc_bfloat16* out0;
 ) {
-  const int tile = 7 - virtual_block % 8;
-  const int batch = virtual_block / 8;
+  const int tile = 1 - virtual_block % 2;
+  const int batch = virtual_block / 2;
   const int query_first = tile * 128;
   const int lane = threadIdx.x % 32, row_first = threadIdx.x / 32 * 16;
-  const int first_column = 0, last_column = query_first + 128 < 1024 ? query_first + 128 : 1024;
+  const int first_column = 0, last_column = query_first + 128 < 256 ? query_first + 128 : 256;
   char* const ring = smem + 32768;
   auto fetch_q = [&](int first, char* slot) {
     const int thread = tgc_again(threadIdx.x);
@@ -335,9 +333,9 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int query = first + row;
-      const bool inside = query < 1024;
+      const bool inside = query < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in0 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in0 + (inside ? batch * 16384 + query * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -348,9 +346,9 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int query = first + row;
-      const bool inside = query < 1024;
+      const bool inside = query < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in1 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in1 + (inside ? batch * 16384 + query * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -361,9 +359,9 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int key = first + row;
-      const bool inside = key < 1024;
+      const bool inside = key < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in2 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in2 + (inside ? batch * 16384 + key * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -374,9 +372,9 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int key = first + row;
-      const bool inside = key < 1024;
+      const bool inside = key < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in3 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in3 + (inside ? batch * 16384 + key * 64 + step * 8 : 0), inside);
     }
   };
   auto fetch = [&](int first, int slot) {
@@ -408,9 +406,9 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
     const int query = query_first + row_first + half * 8 + lane / 4;
     shift[0][half] = INFINITY;
     delta[0][half] = 0.0f;
-    if (query < 1024) {
-      const float in4 = tgc_load(p.in4, batch * 1024 + query);
-      const float in5 = tgc_load(p.in5, batch * 1024 + query);
+    if (query < 256) {
+      const float in4 = tgc_load(p.in4, batch * 256 + query);
+      const float in5 = tgc_load(p.in5, batch * 256 + query);
       shift[0][half] = in4 == -INFINITY ? INFINITY : in4 * 1.44269504f;
       delta[0][half] = in5;
     }
@@ -495,19 +493,19 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
   for (int e = lane; e < 128; e += 32) {
     const int row = row_first + e / (8), chunk = e % 8;
     const int query = query_first + row;
-    if (query < 1024)
-      tgc_store_vector(p.out0, batch * 65536 + query * 64 + chunk * 8,
+    if (query < 256)
+      tgc_store_vector(p.out0, batch * 16384 + query * 64 + chunk * 8,
                        *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(
                            smem + row * 144 + chunk * 16));
   }
 }
 
-// attention, keys: 192 x 1024 x 1024, tiles of 128 x 64, 4 slots, 64424509440 FLOPs: attention_backward output
+// attention, keys: 192 x 256 x 256, tiles of 128 x 64, 4 slots, 4026531840 FLOPs: attention_backward output
 //   output output.
-// Stores output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64)
+// Stores output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64)
 //   bfloat16.
-// Grid 1536 x 256 threads, 152567808 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
+// Grid 384 x 256 threads, 38141952 bytes moved at least.
+TGC_STAGE(attention_attention_backward_keys_fd196b8fe9,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -517,11 +515,11 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
   const float* in4;
   const float* in5;
 ) {
-  const int tile = virtual_block % 8;
-  const int batch = virtual_block / 8;
+  const int tile = virtual_block % 2;
+  const int batch = virtual_block / 2;
   const int key_first = tile * 128;
   const int lane = threadIdx.x % 32, row_first = threadIdx.x / 32 * 16;
-  const int first_column = key_first / 64 * 64, last_column = 1024;
+  const int first_column = key_first / 64 * 64, last_column = 256;
   char* const ring = smem + 32768;
   auto fetch_k = [&](int first, char* slot) {
     const int thread = tgc_again(threadIdx.x);
@@ -530,9 +528,9 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int key = first + row;
-      const bool inside = key < 1024;
+      const bool inside = key < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in0 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in0 + (inside ? batch * 16384 + key * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -543,9 +541,9 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int key = first + row;
-      const bool inside = key < 1024;
+      const bool inside = key < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in1 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in1 + (inside ? batch * 16384 + key * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -556,9 +554,9 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int query = first + row;
-      const bool inside = query < 1024;
+      const bool inside = query < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in2 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in2 + (inside ? batch * 16384 + query * 64 + step * 8 : 0), inside);
     }
   };
 
@@ -569,9 +567,9 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
       const int chunk = i * 256 + thread;
       const int row = chunk / 8, step = chunk % 8;
       const int query = first + row;
-      const bool inside = query < 1024;
+      const bool inside = query < 256;
       char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in3 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
+      tgc_copy_async16(target, p.in3 + (inside ? batch * 16384 + query * 64 + step * 8 : 0), inside);
     }
   };
   auto fetch = [&](int first, int slot) {
@@ -579,10 +577,10 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
       fetch_q(first, ring + slot * 17408);
       fetch_g(first, ring + slot * 17408 + 8192);
       if (threadIdx.x < 64) {
-        const int query = first + threadIdx.x < 1024 ? first + threadIdx.x : 1023;
+        const int query = first + threadIdx.x < 256 ? first + threadIdx.x : 255;
         float* const sums = reinterpret_cast<float*>(ring + slot * 17408 + 16896) + threadIdx.x;
-        tgc_copy_ahead(reinterpret_cast<tgc_vector<float, 1>*>(sums), p.in4, batch * 1024 + query);
-        tgc_copy_ahead(reinterpret_cast<tgc_vector<float, 1>*>(sums + 64), p.in5, batch * 1024 + query);
+        tgc_copy_ahead(reinterpret_cast<tgc_vector<float, 1>*>(sums), p.in4, batch * 256 + query);
+        tgc_copy_ahead(reinterpret_cast<tgc_vector<float, 1>*>(sums + 64), p.in5, batch * 256 + query);
       }
     }
     tgc_copy_commit();
@@ -669,8 +667,9 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
     for (int j = 0; j < 8; j++)
 #pragma unroll
       for (int q = 0; q < 4; q++) {
+        constexpr int i = 0;
         const float delta = sums[64 + j * 8 + lane % 4 * 2 + q % 2];
-        share[0][j][q] = score[0][j][q] * (share[0][j][q] - delta);
+        share[i][j][q] = score[i][j][q] * (share[i][j][q] - delta);
       }
 #pragma unroll
     for (int step = 0; step < 4; step++)
@@ -702,8 +701,8 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
   for (int e = lane; e < 128; e += 32) {
     const int row = row_first + e / (8), chunk = e % 8;
     const int key = key_first + row;
-    if (key < 1024)
-      tgc_store_vector(p.out0, batch * 65536 + key * 64 + chunk * 8,
+    if (key < 256)
+      tgc_store_vector(p.out0, batch * 16384 + key * 64 + chunk * 8,
                        *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(
                            smem + row * 144 + chunk * 16));
   }
@@ -720,8 +719,8 @@ TGC_STAGE(attention_attention_backward_keys_081fb2cf4d,
   for (int e = lane; e < 128; e += 32) {
     const int row = row_first + e / (8), chunk = e % 8;
     const int key = key_first + row;
-    if (key < 1024)
-      tgc_store_vector(p.out1, batch * 65536 + key * 64 + chunk * 8,
+    if (key < 256)
+      tgc_store_vector(p.out1, batch * 16384 + key * 64 + chunk * 8,
                        *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(
                            smem + 18432 + row * 144 + chunk * 16));
   }

@@ -69,7 +69,7 @@ TGC_STAGE(pack_2f49a2f45f,
 // contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.
 // Stores matmul (32, 64, 16, 16) float16.
 // Grid 256 x 256 threads, 2170880 bytes moved at least.
-TGC_STAGE(contract_matmul_77145fc1a4,
+TGC_STAGE(contract_matmul_c1f52aa63e,
   const tgc_half* in0;
   const tgc_half* in1;
   tgc_half* out0;
@@ -187,32 +187,30 @@ TGC_STAGE(contract_matmul_77145fc1a4,
           }
       }
     __syncwarp();
+    const int e = lane;
+    const int row = e / (2), column = e % 2;
+    const int m = tile_m * 64 + warp_m + part * 16 + row;
+    const int first = tile_n * 32 + warp_n;
+    const int strip = first / 8 + column;
     {
-      const int e = lane;
-      const int row = e / (2), column = e % 2;
-      const int m = tile_m * 64 + warp_m + part * 16 + row;
-      const int first = tile_n * 32 + warp_n;
-      const int strip = first / 8 + column;
-      {
-        float totals[8];
+      float totals[8];
 #pragma unroll
-        for (int v = 0; v < 8; v += 4) {
-          const int at = column * 8 + v ^ row % 2 * 8;
-          const tgc_vector<float, 4> several =
-              *reinterpret_cast<const tgc_vector<float, 4>*>(
-                  staged + row * 16 + (at ^ at / 32 * 4));
+      for (int v = 0; v < 8; v += 4) {
+        const int at = column * 8 + v ^ row % 2 * 8;
+        const tgc_vector<float, 4> several =
+            *reinterpret_cast<const tgc_vector<float, 4>*>(
+                staged + row * 16 + (at ^ at / 32 * 4));
 #pragma unroll
-          for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
-        }
-        float out0x8[8];
-#pragma unroll
-        for (int v = 0; v < 8; v++) {
-          const float total = totals[v];
-          const float rounded0 = tgc_cast<tgc_half>(total);
-          out0x8[v] = total;
-        }
-        tgc_store_vector(p.out0, strip / 32 * 16384 + m * 256 + strip % 32 * 8, tgc_rounded<tgc_half>(out0x8));
+        for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
       }
+      float out0x8[8];
+#pragma unroll
+      for (int v = 0; v < 8; v++) {
+        const float total = totals[v];
+        const float rounded0 = tgc_cast<tgc_half>(total);
+        out0x8[v] = total;
+      }
+      tgc_store_vector(p.out0, strip / 32 * 16384 + m * 256 + strip % 32 * 8, tgc_rounded<tgc_half>(out0x8));
     }
     __syncwarp();
   }

@@ -138,22 +138,22 @@ TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_2706218218,
 
 // Second stage, 2048 columns of 256 parts: sum sum.
 // Stores reshape (2048,) float32; reshape (2048,) float32.
-// Grid 64 x 256 threads, 4210688 bytes moved at least.
-TGC_STAGE(col_sum_join_9f85cab006,
+// Grid 256 x 256 threads, 4210688 bytes moved at least.
+TGC_STAGE(col_sum_join_e1fc1d0c42,
   float* partial0;
   float* partial1;
   float* out0;
   float* out1;
 ) {
-  const int across = threadIdx.x % 32;
-  const int down = threadIdx.x / 32;
-  const int own_column = virtual_block * 32 + across;
+  const int across = threadIdx.x % 8;
+  const int down = threadIdx.x / 8;
+  const int own_column = virtual_block * 8 + across;
   const bool live = own_column < 2048;
   const int column = live ? own_column : 2047;
   float sum0 = 0.0f;
   float sum1 = 0.0f;
 #pragma unroll 8
-  for (int part = down; part < 256; part += 8) {
+  for (int part = down; part < 256; part += 32) {
     sum0 = tgc_sum_op()(sum0, tgc_load(p.partial0, part * 2048 + column));
     sum1 = tgc_sum_op()(sum1, tgc_load(p.partial1, part * 2048 + column));
   }
@@ -161,10 +161,10 @@ TGC_STAGE(col_sum_join_9f85cab006,
     float* shared = reinterpret_cast<float*>(smem);
     shared[threadIdx.x] = sum0;
     __syncthreads();
-    for (int half = 4; half > 0; half /= 2) {
+    for (int half = 16; half > 0; half /= 2) {
       if (down < half) {
         float* own = shared + threadIdx.x;
-        *own = sum0 = tgc_sum_op()(sum0, own[half * 32]);
+        *own = sum0 = tgc_sum_op()(sum0, own[half * 8]);
       }
       __syncthreads();
     }
@@ -173,10 +173,10 @@ TGC_STAGE(col_sum_join_9f85cab006,
     float* shared = reinterpret_cast<float*>(smem);
     shared[threadIdx.x] = sum1;
     __syncthreads();
-    for (int half = 4; half > 0; half /= 2) {
+    for (int half = 16; half > 0; half /= 2) {
       if (down < half) {
         float* own = shared + threadIdx.x;
-        *own = sum1 = tgc_sum_op()(sum1, own[half * 32]);
+        *own = sum1 = tgc_sum_op()(sum1, own[half * 8]);
       }
       __syncthreads();
     }

@@ -1,7 +1,7 @@
 // contract 1 x 512 x 256 x 384 by mma, tiles of 64 x 32 x 64, split-K 1, 100663296 FLOPs: matmul add maximum.
 // Stores maximum (512, 256) bfloat16.
 // Grid 64 x 256 threads, 852480 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_5552373a56,
+TGC_STAGE(contract_matmul_add_maximum_5b7fc943f2,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -108,36 +108,34 @@ TGC_STAGE(contract_matmul_add_maximum_5552373a56,
           }
       }
     __syncwarp();
+    const int e = lane;
+    const int row = e / (2), column = e % 2;
+    const int m = tile_m * 64 + warp_m + part * 16 + row;
+    const int first = tile_n * 32 + warp_n;
+    const int strip = first / 8 + column;
     {
-      const int e = lane;
-      const int row = e / (2), column = e % 2;
-      const int m = tile_m * 64 + warp_m + part * 16 + row;
-      const int first = tile_n * 32 + warp_n;
-      const int strip = first / 8 + column;
-      {
-        float totals[8];
+      float totals[8];
 #pragma unroll
-        for (int v = 0; v < 8; v += 4) {
-          const int at = column * 8 + v ^ row % 2 * 8;
-          const tgc_vector<float, 4> several =
-              *reinterpret_cast<const tgc_vector<float, 4>*>(
-                  staged + row * 16 + (at ^ at / 32 * 4));
+      for (int v = 0; v < 8; v += 4) {
+        const int at = column * 8 + v ^ row % 2 * 8;
+        const tgc_vector<float, 4> several =
+            *reinterpret_cast<const tgc_vector<float, 4>*>(
+                staged + row * 16 + (at ^ at / 32 * 4));
 #pragma unroll
-          for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
-        }
-        const tgc_vector<tgc_bfloat16, 8> in2x8 = tgc_load_vector<8>(p.in2, strip * 8);
-        float out0x8[8];
-#pragma unroll
-        for (int v = 0; v < 8; v++) {
-          const float total = totals[v];
-          const float rounded0 = tgc_cast<tgc_bfloat16>(total);
-          const float in2 = tgc_element(in2x8, v);
-          const float add0 = tgc_cast<tgc_bfloat16>(rounded0 + in2);
-          const float maximum0 = tgc_max(add0, 0.0f);
-          out0x8[v] = maximum0;
-        }
-        tgc_store_vector(p.out0, m * 256 + strip * 8, tgc_rounded<tgc_bfloat16>(out0x8));
+        for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
       }
+      const tgc_vector<tgc_bfloat16, 8> in2x8 = tgc_load_vector<8>(p.in2, strip * 8);
+      float out0x8[8];
+#pragma unroll
+      for (int v = 0; v < 8; v++) {
+        const float total = totals[v];
+        const float rounded0 = tgc_cast<tgc_bfloat16>(total);
+        const float in2 = tgc_element(in2x8, v);
+        const float add0 = tgc_cast<tgc_bfloat16>(rounded0 + in2);
+        const float maximum0 = tgc_max(add0, 0.0f);
+        out0x8[v] = maximum0;
+      }
+      tgc_store_vector(p.out0, m * 256 + strip * 8, tgc_rounded<tgc_bfloat16>(out0x8));
     }
     __syncwarp();
   }

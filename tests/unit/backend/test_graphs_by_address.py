@@ -83,7 +83,7 @@ class Executable:
     def memory(self, inputs: Any, results: Any) -> list[Any]:
         return [*inputs, *results, Memory(self.arena_address), self.number_memory]
 
-    def fetch_room(self, slot: int, nbytes: int) -> Memory:
+    def fetch_memory(self, slot: int, nbytes: int) -> Memory:
         return Memory(900 + slot, nbytes)
 
     def new_replay(self, memory: Any, places: Any) -> Graph:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad_cuda.backend.cuda.graphs.dependent_launches import LONG, DependentLaunches, suits
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Replay
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
@@ -39,7 +38,6 @@ class Card:
         self.described: dict[int, bytes] = {}
         self.told: list[dict[int, bytes]] = []  # of each executable graph
         self.started: list[dict[int, bytes]] = []
-        self.alone: list[bytes] = []
         self.nodes: list[bytes] = []
         self.status = 0
 
@@ -64,14 +62,6 @@ class Card:
     def cuGraphLaunch(self, graph: int, stream: Any) -> tuple[int]:
         self.started.append(dict(self.told[graph]))
         return (0,)
-
-    def programmatic_config(self, grid: int, block: int, shared: int) -> Any:
-        return None
-
-    def cuLaunchKernelEx(self, config: Any, kernel: int, given: int, extra: int) -> tuple[int]:
-        if not self.status:
-            self.alone.append(at(SimpleNamespace(kernelParams=given)))
-        return (self.status,)
 
     def error(self, name: str, status: int) -> CudaError:
         return CudaError("cuda", "a driver call failed", expect=name, actual=str(status))
@@ -217,31 +207,3 @@ def test_moved_words_are_those_from_before() -> None:
     words.fill([waiting(300)], struct.pack("<d", 0.75))
     assert words.changed and memory[0] == 300
     assert memory.tobytes()[8 * (3 * FETCHED + 2) :][:8] == struct.pack("<d", 0.75)
-
-
-def test_a_series_launches_kernels_in_order_with_the_latest_parameters(card: Card) -> None:
-    """Only what differs is written, and every launch reads what stands there then."""
-    first, second = (bytes([k]) * SIZE for k in (1, 2))
-    series = DependentLaunches(card, [node(first), node(second)])
-    series.launch()
-    assert not series.update(1, second) and series.update(0, second) and series.updates == 1
-    series.launch()
-    assert card.alone == [first, second, second, second]
-    card.status = 1
-    with pytest.raises(CudaError, match="cuLaunchKernelEx"):
-        series.launch()
-
-
-@pytest.mark.parametrize(
-    ("moved", "fits"),
-    [
-        ([LONG], True),
-        ([2 * LONG, 100], True),
-        ([LONG, 100], False),
-        ([LONG] * 5, False),
-        ([], False),
-    ],
-)
-def test_a_series_is_for_few_long_launches(moved: list[int], fits: bool) -> None:
-    launches: Any = [SimpleNamespace(moved=nbytes) for nbytes in moved]
-    assert suits(launches) is fits

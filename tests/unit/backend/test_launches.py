@@ -62,7 +62,7 @@ def test_edges_order_whatever_uses_the_same_memory(name: str) -> None:
         node: buffer
         for launch in launches
         for stage in launch.stages
-        for node, buffer in stage.kernel.places.items()
+        for node, buffer in stage.kernel.overwrites.items()
     }
     pairs = 0
     for number, launch in enumerate(launches):

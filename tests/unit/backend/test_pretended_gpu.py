@@ -16,7 +16,6 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import driver as runtime
-from tinygrad_cuda.backend.cuda.graphs import dependent_launches
 from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.backend.launch.executable import REPLAYS, LoweredExecutable
 from tinygrad_cuda.core.config import settings
@@ -155,33 +154,6 @@ def test_a_program_keeps_as_many_graphs_as_it_may(driver: Driver) -> None:
     assert most == min(REPLAYS, 16)
 
 
-@pytest.mark.fast_paths
-def test_few_long_launches_are_started_by_themselves(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each begins while the one before it ends; every run has its own parameters."""
-    monkeypatch.setattr(dependent_launches, "LONG", 1)
-    programmatic = driver.cuLaunchKernelEx
-    started: list[str] = []
-
-    def noted(config: Any, kernel: Any, parameters: Any, extra: Any) -> Any:
-        started.append(kernel.name)
-        return programmatic(config, kernel, parameters, extra)
-
-    monkeypatch.setattr(driver, "cuLaunchKernelEx", noted, raising=False)
-    x, w = tc.ones(600).add_(0), tc.zeros(600).add_(0)
-    assert x.sum().item() + w.sum().item() == 600
-    values = []
-    for _ in range(6):
-        w = w * 0.5 + x
-        values.append(w.tolist()[599])
-    assert values == [1, 1.5, 1.75, 1.875, 1.9375, 1.96875]
-    graphs = [replay.graph for plan in executables() for replay in plan.replays.values()]
-    assert started and any(
-        isinstance(graph, dependent_launches.DependentLaunches) for graph in graphs
-    )
-
-
 @pytest.mark.parametrize("option", ["sync", "plain"])
 def test_a_launch_that_fails_is_named(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, option: str
@@ -307,7 +279,7 @@ def test_a_replay_without_room_names_the_operation_and_line(driver: Driver, form
     call: Any = tc.compile(table, steps=steps)
     kept = [run(call, x) for _ in range(3)]
     expected = kept[0].cpu().numpy().flat[0]
-    assert settings.slow or form != "at once" or call._steady is not None
+    assert settings.slow or form != "at once" or call._fast is not None
     with full(), pytest.raises(OutOfMemoryError, match=r"^\[mul\] no room") as caught:
         kept += [run(call, x) for _ in range(3)]
     assert "the line" in str(caught.value)

@@ -183,6 +183,34 @@ def test_equal_programs_at_two_lines_are_told_apart(monkeypatch: pytest.MonkeyPa
     assert "y = x.sum(1)" in caught(first)
 
 
+@pytest.mark.parametrize("device", ["cpu", "emu"])
+def test_layers_without_gradients_are_as_their_templates(device: str) -> None:
+    """A Parameter is detached at once where it is read, and by a pending node of a template."""
+    layer = nn.Linear(4, 3).to(device)
+    x = tc.ones(5, 4, device=device)
+    with tc.no_grad():
+        values = [layer(x).tolist() for _ in range(3)]
+    assert values == values[:1] * 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "emu"])
+def test_values_that_are_there_already_are_one(device: str) -> None:
+    """The mean of one number is its own node, and has its value at once where it is recorded."""
+    x = tc.tensor(2.0, device=device, requires_grad=True)
+    assert [x.mean().item() for _ in range(3)] == [2.0] * 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "emu"])
+def test_a_view_that_is_read_twice_is_one_input(device: str) -> None:
+    """A function's own code records a pending view at each read, its template once."""
+    x = tc.arange(14.0, device=device) * 0.5
+    label = tc.tensor(3, device=device)
+    for _ in range(3):
+        logits = x[::2].reshape(7)
+        loss = F.cross_entropy(logits, label, reduction="sum", label_smoothing=0.1)
+        assert loss.item() == pytest.approx(3.45, abs=0.01)
+
+
 def test_without_the_variable_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     break_skeleton(monkeypatch, "row_reduce.cuh", "; item < @items@) {", "; item + 1 < @items@) {")
     with settings.override(validate=False):

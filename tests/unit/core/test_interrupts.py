@@ -177,7 +177,7 @@ class Replay:
 def replayed(number: int, reached: list[str]) -> Any:
     """A compiled function whose replays get a signal."""
     compiled: Any = tc.compile(lambda: None)
-    compiled._steady = Replay(number, reached)
+    compiled._fast = Replay(number, reached)
     return compiled
 
 
@@ -216,7 +216,7 @@ def test_replays_of_other_threads_hold_no_signal() -> None:
             return "replayed"
 
     run: Any = tc.compile(lambda: None)
-    run._steady = Waiting(signal.SIGINT, reached)
+    run._fast = Waiting(signal.SIGINT, reached)
     thread = threading.Thread(target=run)
     thread.start()
     begun.wait(60)

@@ -174,7 +174,7 @@ def products(call: Any) -> int:
     x = tc.tensor(X, requires_grad=True)
     call(block, x).sum().backward()
     trace = Trace([t.grad.node for t in (x, *weights)])
-    outputs = [trace.places[t.grad.node] for t in (x, *weights)]
+    outputs = [trace.value_numbers[t.grad.node] for t in (x, *weights)]
     program = trace.program(x.device, outputs, {}, set(trace.always))
     nodes = topological(simplify(program.outputs))
     return sum(node.op.kind == "contraction" for node in nodes)

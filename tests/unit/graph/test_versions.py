@@ -487,9 +487,24 @@ def _written_through_detach(lib: Any, h: Any, w: Any) -> Any:
     return handle.sum().backward()
 
 
+def _view_that_a_write_read(lib: Any, h: Any, w: Any) -> Any:
+    """The write saves `other`; what was computed of the view does not need it."""
+    other, view, target = h.exp(), h.squeeze(), w.detach() * 1
+    twice = view * 2
+    target.addcmul_(other, view)
+    other.add_(1)
+    twice.sum().backward(retain_graph=True)
+    return target.sum().backward()
+
+
 @pytest.mark.parametrize(
     ("program", "passes"),
-    [(_second_of_a_part, 1), (_first_of_all, 0), (_written_through_detach, 1)],
+    [
+        (_second_of_a_part, 1),
+        (_first_of_all, 0),
+        (_written_through_detach, 1),
+        (_view_that_a_write_read, 1),
+    ],
 )
 def test_a_pass_that_needs_less_is_not_refused(
     program: Any, passes: int, monkeypatch: pytest.MonkeyPatch

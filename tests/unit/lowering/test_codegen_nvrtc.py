@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 from programs import TARGET, family, launches, launches_of, target_of
 
-from tinygrad_cuda.backend.cuda.compiler import REPORT, architecture_of, compile_source, resources
-from tinygrad_cuda.lowering.codegen.pack import translation_unit
+from tinygrad_cuda.backend.cuda.compiler import (
+    REPORT,
+    architecture_of,
+    compile_source,
+    kernel_names,
+    resources,
+)
+from tinygrad_cuda.lowering.codegen.pack import (
+    UNIT_KERNELS,
+    translation_unit,
+    translation_units,
+)
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -35,3 +45,11 @@ def test_text_names_kernels_by_structure() -> None:
         made = [launch for program in family().values() for launch in launches(program)]
         texts.append(translation_unit(made, TARGET))
     assert texts[0] == texts[1]
+
+
+def test_parts_that_compile_side_by_side_have_each_kernel_once() -> None:
+    made = [launch for name in family() for launch in launches_of(name)]
+    parts = [kernel_names(unit) for unit in translation_units(made + made, TARGET)]
+    names = [name for part in parts for name in part]
+    assert sorted(names) == sorted({launch.name for launch in made})
+    assert all(len(part) <= UNIT_KERNELS for part in parts)

@@ -543,7 +543,7 @@ EVERYTHING = kernel(
   x += tgc_element(*pieces, 1);
   tgc_store_vector(p.ho, i * 4, tgc_rounded<tgc_half>(batch));
   tgc_store_vector(p.bo, i * 4, tgc_rounded<tgc_bfloat16>(batch));
-  auto v = tgc_load_vector<4>(p.f, i * 4);
+  auto v = tgc_stage_vector(wholes, tgc_load_vector<4>(p.f, i * 4));
   v.at[1] += tgc_element(tgc_load_vector_lasting<8>(p.b, i * 8), 3);
   for (int j = 0; j < 4; j++) v.at[j] += tgc_divide(moments.mean, tgc_divisor_of(moments.n));
   v.at[0] += tgc_share_of(moments.n) + tgc_exp_short(x) * tgc_sigmoid_short(x);

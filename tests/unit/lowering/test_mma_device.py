@@ -88,6 +88,13 @@ EVERYTHING = "".join(
             "const float* in; float* out;",
             "tgc_store(p.out, threadIdx.x, tgc_exp2_short(tgc_load(p.in, threadIdx.x)));",
         ),
+        kernel(
+            "marks",
+            "const float* in; float* out;",
+            """float x = tgc_load(p.in, threadIdx.x);
+            tgc_store(p.out, 2 * threadIdx.x, tgc_unmarked(x));
+            tgc_store(p.out, 2 * threadIdx.x + 1, tgc_is_marked(x) ? 1.0f : 0.0f);""",
+        ),
         kernel("copy", "const float* in; float* out; long long limit;", COPY),
         kernel(
             "half_a_warp",
@@ -367,10 +374,19 @@ def test_powers_of_two(unit: EmulatedModule) -> None:
     np.testing.assert_allclose(out, np.exp2(x.astype(np.float64)), rtol=1e-5)
 
 
+def test_marked_numbers_are_dropped(unit: EmulatedModule) -> None:
+    """By their sign, which zeros and numbers that are none have, too."""
+    x = np.array([1.5, -1.5, 0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan] * 4, np.float32)
+    out = np.zeros((32, 2), np.float32)
+    launch(unit, "marks", x, out, block=32)
+    np.testing.assert_array_equal(out[:, 1], np.signbit(x))
+    np.testing.assert_array_equal(out[:, 0], np.where(np.signbit(x), 0, x))
+
+
 def test_the_kernels_above_use_every_function() -> None:
     names = set(re.findall(r"TGC_DEVICE \w+ (tgc_\w+)\(", mma_prelude()))
     names |= set(re.findall(r"^TGC_MMA\((\w+),", mma_prelude(), re.MULTILINE))
-    assert len(names) == 12
+    assert len(names) == 14
     assert names <= set(re.findall(r"tgc_\w+", EVERYTHING))
     assert all(MMA_NAMES.search(f"  {name}(r);") for name in names)  # what brings mma.cuh in
     assert not MMA_NAMES.search(prelude())

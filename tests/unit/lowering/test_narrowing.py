@@ -9,7 +9,7 @@ from programs import Inputs, launches, softmax, spread, times
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.lowering.codegen.expression import expression
@@ -46,6 +46,12 @@ def _power(x: Node) -> Node:
         (lambda x: (_narrow(_loss(x)),), True, None),
         (lambda x: (softmax(x, (1,)),), False, False),
         (lambda x: (_narrow(softmax(x, (1,))), softmax(x, (1,))), False, False),
+        # A sum with a power of 1 shows no error of the others; a float32 gradient does.
+        (lambda x: (_loss(x),), True, None),
+        (lambda x: (_loss(x), _narrow(_power(x))), True, None),
+        (lambda x: (_loss(x), _power(x)), False, None),
+        (lambda x: (_loss(ew.add(x, x)),), False, None),
+        (lambda x: (rd.sum(_power(x), axes=(0,)),), False, None),
         # The difference cancels, and shows what the power has lost.
         (lambda x: (_narrow(ew.sub(ew.exp(x), common.full_like(x, 1))),), False, None),
         (lambda x: (_narrow(ew.exp(ew.sub(x, times(x, 0.5)))),), False, None),
@@ -83,3 +89,18 @@ def test_each_dtype_has_its_quick_form(dtype: str, form: str) -> None:
     """bfloat16 has its own, with subnormal results; float32 takes float16's where it may."""
     x = Inputs()(3, dtype=getattr(dtypes, dtype))
     assert expression(ew.exp(x), ["x"], short=True) == f"{form}(x)"
+
+
+@pytest.mark.parametrize(("rounded", "quick"), [(True, True), (False, False)])
+def test_a_sigmoid_behind_a_product_is_quick_where_only_its_rounding_is_seen(
+    rounded: bool, quick: bool
+) -> None:
+    """In the epilogue of each tier: its error is that of any float32 operation."""
+    for size in (64, 2048):  # by register tiles, by matrix units
+        new = Inputs()
+        x = new(size, size, dtype=HALF)
+        made = ew.cast(contraction.matmul(x, new(size, size, dtype=HALF)), dtype=dtypes.float32)
+        made = ew.mul(made, ew.sigmoid(made))
+        (launch,) = launches(new.program(_narrow(made) if rounded else made))
+        assert ("tgc_sigmoid_short(" in launch.text) == quick
+        assert ("tgc_sigmoid(" in launch.text) != quick

@@ -126,11 +126,24 @@ def test_mlp_step_needs_few_launches_and_none_for_the_update() -> None:
     found = lowered.schedule
     assert len(lowered.launches) <= 6
     assert not any(launch.stages[0].kernel.update for launch in lowered.launches)
-    places = [kernel for kernel in found.kernels for _ in kernel.places]
+    places = [kernel for kernel in found.kernels for _ in kernel.overwrites]
     assert [kernel.kind for kernel in places].count("contract") == 4
     assert [kernel.kind for kernel in places].count("col") == 4
     logits = [k for k in found.kernels if any(node.op is ew.exp for node in k.nodes)]
     assert len(logits) == 1
+
+
+def test_short_copies_share_a_launch() -> None:
+    """Casts of weights, of more blocks than fill the machine; a long one has its own."""
+    new = Inputs()
+    sizes = [(2304, 768), (768, 768), (3072, 768)] * 2 + [(50304, 768)]
+    values = [new(*size) for size in sizes]
+    turned = [mv.permute(new(512, 512), axes=(1, 0)) for _ in range(2)]
+    casts = [ew.cast(value, dtype=dtypes.bfloat16) for value in values]
+    found = launches(new.program(*casts, *map(ew.contiguous, turned)))
+    assert sorted(len(launch.stages) for launch in found) == [1, 8]
+    together = max(found, key=lambda launch: len(launch.stages))
+    assert together.blocks > 8 * TARGET.multiprocessors and together.text.count("TGC_STAGE(") == 5
 
 
 def test_an_update_of_many_parameters_is_one_launch() -> None:
@@ -313,7 +326,7 @@ def test_an_update_is_an_epilogue_of_its_gradient() -> None:
     steps = [common.assign(old, ew.sub(old, times(by, 0.1))) for old, by in parts]
     found = scheduled(new.program(*steps, overwrites={0: 0, 1: 1, 2: 2}))
     assert sorted(kinds(found)) == ["col", "contract", "map", "row"]
-    places = {kernel.kind: list(kernel.places.values()) for kernel in found.kernels}
+    places = {kernel.kind: list(kernel.overwrites.values()) for kernel in found.kernels}
     assert places == {"contract": [weight], "col": [bias], "map": [scale], "row": []}
     assert [kernel.kind for kernel in found.kernels if kernel.update] == ["map"]
 
@@ -331,7 +344,7 @@ def test_an_update_joins_a_long_product_if_nothing_else_waits_for_the_old_value(
     if again:
         outputs.append(contraction.matmul(hidden, mv.permute(weight, axes=(1, 0))))
     found = scheduled(new.program(*outputs, overwrites={0: 0}))
-    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    (update,) = [kernel for kernel in found.kernels if kernel.overwrites]
     assert update.kind == ("map" if again else "contract")
     assert len(found.kernels) == (4 if again else 2)
 
@@ -361,7 +374,7 @@ def test_an_update_waits_for_readers_of_the_old_value() -> None:
     step = common.assign(weight, ew.sub(weight, times(gradient, 0.1)))
     before = contraction.matmul(back, mv.permute(weight, axes=(1, 0)))
     found = scheduled(new.program(step, before, overwrites={0: 0}))
-    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    (update,) = [kernel for kernel in found.kernels if kernel.overwrites]
     (reader,) = [kernel for kernel in found.kernels if kernel is not update]
     assert reader in update.before
 
@@ -375,7 +388,7 @@ def test_readers_of_the_old_value_run_before_it_is_overwritten() -> None:
     assigned = common.assign(x, ew.tanh(x))
     total = rd.sum(x, axes=(0,))
     found = scheduled(new.program(assigned, total, overwrites={0: 0}))
-    writer = next(kernel for kernel in found.kernels if kernel.places)
+    writer = next(kernel for kernel in found.kernels if kernel.overwrites)
     reader = next(kernel for kernel in found.kernels if kernel.kind == "col")
     assert reader in writer.before
     assert found.kernels.index(reader) < found.kernels.index(writer)
@@ -388,7 +401,7 @@ def test_a_value_read_at_other_places_is_not_overwritten() -> None:
     found = scheduled(
         new.program(common.assign(x, ew.tanh(mv.flip(x, axes=(0,)))), overwrites={0: 0})
     )
-    assert not any(kernel.places for kernel in found.kernels)
+    assert not any(kernel.overwrites for kernel in found.kernels)
 
 
 def test_a_value_needed_after_its_successor_is_not_overwritten() -> None:
@@ -399,7 +412,7 @@ def test_a_value_needed_after_its_successor_is_not_overwritten() -> None:
     total = rd.sum(assigned, axes=(0,))
     late = ew.add(x, mv.expand(total, shape=x.shape))
     found = scheduled(new.program(assigned, late, overwrites={0: 0}))
-    assert not any(kernel.places for kernel in found.kernels)
+    assert not any(kernel.overwrites for kernel in found.kernels)
 
 
 def test_checks_of_indices_come_before_assigns() -> None:
@@ -427,7 +440,7 @@ def test_an_index_that_two_kernels_check_is_waited_for_once() -> None:
         next(k for k in found.kernels if any(node.op is op for node in k.nodes))
         for op in (indexing.gather, indexing.scatter_add)
     )
-    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    (update,) = [kernel for kernel in found.kernels if kernel.overwrites]
     assert update.before == [gather]
     assert not scatter.waits_for(update) and not update.waits_for(scatter)
 
@@ -442,7 +455,7 @@ def test_a_check_of_some_values_does_not_stand_for_all() -> None:
     rows = indexing.gather(x, checked)
     step = common.assign(counter, ew.add(counter, common.full_like(counter, 1)))
     found = scheduled(new.program(step, few, rows, overwrites={0: 2}))
-    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    (update,) = [kernel for kernel in found.kernels if kernel.overwrites]
     assert len(found.kernels) == 3
     whole = next(kernel for kernel in found.kernels if rows in kernel.stores)
     assert update.waits_for(whole)

@@ -1,4 +1,4 @@
-"""A sealed cell or leaf notices whoever looks at what it holds, or writes it."""
+"""A tracked cell or leaf notices whoever looks at what it holds, or writes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tinygrad_cuda.replay.dirty_tracking import (
     grad_under,
     leave_unseen,
     node_under,
-    seals,
+    touches,
     track_writes,
 )
 
@@ -61,18 +61,18 @@ GRADIENTS: dict[str, Callable[[Any], Any]] = {
 def test_a_look_breaks_the_seal_of_a_cell(parameter: Any, look: str) -> None:
     track_writes([parameter.cell], [])
     assert type(parameter.cell) is TrackedCell
-    before = seals.broken
+    before = touches.count
     LOOKS[look](parameter)
-    assert type(parameter.cell) in (Cell, ExportedCell) and seals.broken > before
+    assert type(parameter.cell) in (Cell, ExportedCell) and touches.count > before
 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_look_at_what_nobody_has_seen_is_not_counted(parameter: Any, look: str) -> None:
     leave_unseen(parameter.cell)
     assert type(parameter.cell) is UnseenCell
-    before = seals.broken
+    before = touches.count
     LOOKS[look](parameter)
-    assert type(parameter.cell) in (Cell, ExportedCell) and seals.broken == before
+    assert type(parameter.cell) in (Cell, ExportedCell) and touches.count == before
     assert parameter.tolist() == ([2, 3] if look == "write" else [1, 2])
 
 
@@ -81,9 +81,9 @@ def test_a_look_breaks_the_seal_of_a_leaf(parameter: Any, look: str) -> None:
     leaf = parameter.leaf
     track_writes([], [leaf])
     assert type(leaf) is TrackedLeaf
-    before = seals.broken
+    before = touches.count
     GRADIENTS[look](parameter)
-    assert type(leaf) is Leaf and seals.broken > before
+    assert type(leaf) is Leaf and touches.count > before
 
 
 def test_values_are_what_they_were(parameter: Any) -> None:
@@ -98,9 +98,9 @@ def test_values_are_what_they_were(parameter: Any) -> None:
 def test_a_look_from_under_the_seal_breaks_none(parameter: Any) -> None:
     node, gradient = parameter.cell.node, parameter.grad
     track_writes([parameter.cell], [parameter.leaf])
-    before = seals.broken
+    before = touches.count
     assert node_under(parameter.cell) is node and grad_under(parameter.leaf) is gradient
-    assert seals.broken == before and type(parameter.cell) is TrackedCell
+    assert touches.count == before and type(parameter.cell) is TrackedCell
 
 
 def test_what_holds_memory_of_somebody_else_is_not_sealed() -> None:

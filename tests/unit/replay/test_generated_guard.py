@@ -1,4 +1,4 @@
-"""A path walks over exactly the graphs whose outline is that of its own, and finds the same."""
+"""A path walks over exactly the graphs whose signature is that of its own, and finds the same."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def test_a_path_walks_where_an_outline_would_be_the_same() -> None:
     for program in PROGRAMS * 2:
         tensors = program(*operands)
         wanted = list(dict.fromkeys(tensor.node for tensor in tensors))
-        outline = GraphSignature(wanted[0].device, wanted)
-        assert outline.key is not None
-        walks.append((guard_over(outline, wanted), outline.key))
+        signature = GraphSignature(wanted[0].device, wanted)
+        assert signature.key is not None
+        walks.append((guard_over(signature, wanted), signature.key))
         for walk, key in walks:
             found = walk(wanted)
-            assert (found is not None) == (outline.key == key)
+            assert (found is not None) == (signature.key == key)
             if found is not None:
-                assert described(found) == described(outline)
+                assert described(found) == described(signature)
                 walked += 1
         realize_all()
     # Each over itself, and in the second round over that of the first.

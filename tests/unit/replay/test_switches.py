@@ -17,6 +17,7 @@ from tinygrad_cuda.backend.emu.backend import EmuBackend
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph import gradient
+from tinygrad_cuda.lowering.lower import Lowered
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.replay.switches import FAST_PATHS, chosen, switches
 
@@ -30,9 +31,9 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     found: list[str] = []
     load = EmuBackend.load
 
-    def noted(backend: EmuBackend, source: str) -> Any:
-        found.append(source)
-        return load(backend, source)
+    def noted(backend: EmuBackend, lowered: Lowered) -> Any:
+        found.append(lowered.source)
+        return load(backend, lowered)
 
     monkeypatch.setattr(EmuBackend, "load", noted)
     with switches.only(*switches.on()):

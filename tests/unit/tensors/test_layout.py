@@ -342,3 +342,39 @@ def test_a_written_copy_of_windows_repeats_no_element() -> None:
     written = tc.select_scatter(windows, tc.zeros(5, device="cpu"), 0, 1)
     assert written.tolist() == [[0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
     assert written.stride() == (5, 1)
+
+
+MOVED: dict[str, Program] = {
+    "contiguous": lambda lib, x: x.contiguous(memory_format=lib.channels_last),
+    "clone": lambda lib, x: x.clone(memory_format=lib.channels_last),
+    "to": lambda lib, x: x.to(memory_format=lib.channels_last),
+    "to, then cast": lambda lib, x: x.to(memory_format=lib.channels_last).to(lib.float16),
+    "clone of it": lambda lib, x: x.to(memory_format=lib.channels_last).clone(),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_memory_format_is_the_order_in_memory(name: str) -> None:
+    """What NumPy sees of the memory, and a write that reaches it."""
+    program = MOVED[name]
+    ours, theirs = (program(lib, numbers(lib, 2, 3, 4, 5)) for lib in (tc, torch))
+    assert ours.numpy().strides == theirs.numpy().strides
+    for x in (ours, theirs):
+        x[:, 1] += 2
+        x.mul_(3)
+    assert strides_of(ours) == strides_of(theirs)
+    assert ours.numpy().strides == theirs.numpy().strides
+    np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_gradients_go_through_a_memory_format() -> None:
+    found = []
+    for lib in (tc, torch):
+        x = numbers(lib, 2, 3, 4, 5).requires_grad_(True)
+        y = x.to(memory_format=lib.channels_last)
+        (y * y).sum().backward()
+        z = y.detach().requires_grad_(True)
+        (z * 3).sum().backward()
+        found.append((x.grad.numpy(), z.grad.numpy(), y.is_leaf, z.is_leaf))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

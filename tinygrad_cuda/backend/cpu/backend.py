@@ -32,11 +32,11 @@ Array = np.ndarray[Any, Any]
 class _InterpreterStep:
     """One node, bound to its positions in the table of values."""
 
-    __slots__ = ("node", "place", "sources", "attributes", "call", "free", "dynamic")
+    __slots__ = ("node", "position", "sources", "attributes", "call", "free", "dynamic")
 
     def __init__(self, node: Node, position: int, sources: tuple[int, ...]) -> None:
         self.node = node
-        self.place = position
+        self.position = position
         self.sources = sources
         self.attributes = node.attributes
         self.call = reference_of(node)
@@ -60,25 +60,25 @@ class ReferenceExecutable:
     def __init__(self, program: Program) -> None:
         self.program = program
         order = topological(program.outputs)
-        places = {node: place for place, node in enumerate(order)}
+        numbers = {node: number for number, node in enumerate(order)}
         self.size = len(order)
         self.inputs = [
-            (node.attributes["slot"], places[node]) for node in order if node.op is common.buffer
+            (node.attributes["slot"], numbers[node]) for node in order if node.op is common.buffer
         ]
         self.steps = [
-            _InterpreterStep(node, places[node], tuple(places[source] for source in node.sources))
+            _InterpreterStep(node, numbers[node], tuple(numbers[source] for source in node.sources))
             for node in order
             if node.op is not common.buffer
         ]
-        self.outputs = [places[node] for node in program.outputs]
+        self.outputs = [numbers[node] for node in program.outputs]
         lasting = set(self.outputs)
         last: dict[int, _InterpreterStep] = {}
         for step in self.steps:
-            for place in (*step.sources, step.place):
-                last[place] = step
-        for place, step in last.items():
-            if place not in lasting:
-                step.free += (place,)
+            for number in (*step.sources, step.position):
+                last[number] = step
+        for number, step in last.items():
+            if number not in lasting:
+                step.free += (number,)
 
     def run(
         self,
@@ -98,7 +98,7 @@ class ReferenceExecutable:
                 sources = [values[index] for index in step.sources]
                 if op in indexing.CHECKS:
                     check(sources[0], **attributes)
-                values[step.place] = step.call(*sources, **attributes)
+                values[step.position] = step.call(*sources, **attributes)
                 for index in step.free:
                     values[index] = None
         taken = {id(array) for array in inputs}

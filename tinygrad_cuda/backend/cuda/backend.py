@@ -16,12 +16,14 @@ from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.compiler import (
     REPORT,
     architecture_of,
-    compile_source,
+    compile_many,
+    kernel_names,
     resources,
     taken,
 )
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
+from tinygrad_cuda.backend.cuda.handles import LoadedKernels
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier, AsyncCopy
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
@@ -38,6 +40,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
+from tinygrad_cuda.lowering.lower import Lowered
 from tinygrad_cuda.lowering.schedule.arena import ArenaPiece
 from tinygrad_cuda.lowering.target import Target, traffic_of
 
@@ -158,18 +161,26 @@ class CudaBackend:
     def part(self, memory: driver.Allocation, offset: int, nbytes: int) -> ArenaPiece:
         return ArenaPiece(memory.address + offset, nbytes)
 
-    def load(self, source: str) -> driver.LoadedModule:
+    def load(self, lowered: Lowered) -> LoadedKernels:
         report = settings.debug >= 5
-        arch = architecture_of(source, self.gpu.properties.arch)
-        binary = compile_source(source, arch, REPORT if report else ())
+        units = lowered.units()
+        arch = max(architecture_of(unit, self.gpu.properties.arch) for unit in units)
+        binaries = compile_many(units, arch, REPORT if report else ())
         if report:
-            for name, used in resources(binary.log).items():
-                print(taken(name, used))
-        return self.gpu.load(binary.cubin)
+            for binary in binaries:
+                for name, used in resources(binary.log).items():
+                    print(taken(name, used))
+        return LoadedKernels(
+            {
+                name: self.gpu.load(binary.cubin)
+                for binary, unit in zip(binaries, units)
+                for name in kernel_names(unit)
+            }
+        )
 
     def launch(
         self,
-        unit: driver.LoadedModule,
+        unit: LoadedKernels,
         launch: PackedLaunch,
         words: bytes,
         touched: list[Any],
@@ -214,7 +225,7 @@ class _ErrorMirror:
         gpu.copy_in(self.word.address + 4 * there.itemsize, there)
         # Of runs that may be under way: the first code of a program, what its codes stand for.
         self.runs: dict[int, Sequence[int]] = {}
-        self.found: BadIndex | None = None
+        self.error: BadIndex | None = None
 
     def clear(self) -> None:
         ctypes.memset(self.address, 0, ERROR_BYTES)
@@ -222,21 +233,21 @@ class _ErrorMirror:
 
     def watch(self, first: int, codes: Sequence[int]) -> None:
         """A run begins whose checks have these codes."""
-        known = self.runs.get(first)
-        if known is codes:
+        before = self.runs.get(first)
+        if before is codes:
             return
-        if known is None:
+        if before is None:
             if len(self.runs) >= RUNS_REMEMBERED:
-                self.found = self.look(wait=True)
-        elif known != codes and max(map(xor, known, codes), default=0) >> LINE:
+                self.error = self.look(wait=True)
+        elif before != codes and max(map(xor, before, codes), default=0) >> LINE:
             # The same program from other lines: an error of the earlier run must not be theirs.
-            self.found = self.look(wait=True)
+            self.error = self.look(wait=True)
         self.runs[first] = codes
 
     def look(self, wait: bool = True) -> BadIndex | None:
         """The first error since the last look, or None."""
-        if self.found is not None:
-            error, self.found = self.found, None
+        if self.error is not None:
+            error, self.error = self.error, None
             return error
         if wait and self.runs:
             self.gpu.synchronize()

@@ -31,13 +31,14 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 # The assembler's report, see `resources`: an entry of its own, since NVRTC has a cache too, from
 # which machine code comes without it.
 REPORT = ("--ptxas-options=-v", "--no-cache")
-SLOW = 0.5  # seconds of compiling after which the user is told
+SLOW = 0.5  # seconds of compiling after which the user sees a notice
 
 INSTALL = "pip install 'nvidia-cuda-nvrtc>=13,<14' 'cuda-python>=13,<14'"
 _MAGIC = b"tgc-cubin"
 _FOOTER = struct.Struct(f"<QQ32s{len(_MAGIC)}s")  # length of code, of log, sha256 of both, magic
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*$", re.MULTILINE)
-_KERNEL = re.compile(r"\b__global__\b|\bTGC_KERNEL(?:_DENSE)?\s*\(")
+_KERNEL = re.compile(r"\b__global__\b|\bTGC_KERNEL(?:_DENSE|_CLUSTER)?\s*\(")
+_GENERATED = re.compile(r"^TGC_KERNEL_(?:DENSE|CLUSTER)\((\w+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^kernels\.cu\((\d+)\): (?:catastrophic )?error", re.MULTILINE)
 
 
@@ -100,8 +101,8 @@ def compile_many(sources: Sequence[str], arch: str, options: tuple[str, ...] = (
     The first source that fails, in the order given, decides the error.
     """
     keys = [cache_key(source, arch, options) for source in sources]
-    found = {key: hit for key in keys if (hit := _cache.get(key, arch)) is not None}
-    missing = {key: text for key, text in zip(keys, sources) if key not in found}
+    binaries = {key: hit for key in keys if (hit := _cache.get(key, arch)) is not None}
+    missing = {key: text for key, text in zip(keys, sources) if key not in binaries}
     if missing:
         _check_arch(arch)
         split = len(missing) == 1  # several units already fill the cores with a thread each
@@ -110,9 +111,9 @@ def compile_many(sources: Sequence[str], arch: str, options: tuple[str, ...] = (
         for (key, text), outcome in zip(missing.items(), outcomes):
             if outcome.cubin is None:
                 raise _rejected(text, arch, options, outcome.log)
-            binary = found[key] = Binary(outcome.cubin, arch, key, outcome.log, cached=False)
+            binary = binaries[key] = Binary(outcome.cubin, arch, key, outcome.log, cached=False)
             _cache.put(binary, text)
-    return [found[key] for key in keys]
+    return [binaries[key] for key in keys]
 
 
 def cache_key(source: str, arch: str, options: tuple[str, ...] = ()) -> str:
@@ -127,6 +128,11 @@ def cache_key(source: str, arch: str, options: tuple[str, ...] = ()) -> str:
 def count_kernels(source: str) -> int:
     """How many kernels a translation unit defines."""
     return len(_KERNEL.findall(_DIRECTIVE.sub("", source)))
+
+
+def kernel_names(source: str) -> list[str]:
+    """Those that a generated translation unit defines."""
+    return _GENERATED.findall(_DIRECTIVE.sub("", source))
 
 
 def _kernels(number: int) -> str:
@@ -208,12 +214,12 @@ def supported_archs() -> list[int]:
 
 def _check_arch(arch: str) -> None:
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    known = supported_archs()
-    if match is None or int(match.group(1)) not in known:
+    supported = supported_archs()
+    if match is None or int(match.group(1)) not in supported:
         raise CompileError(
             "compile",
             f"{toolchain().rsplit(' ', 1)[0]} cannot target {arch!r}",
-            expect="one of " + " ".join(f"sm_{number}" for number in known),
+            expect="one of " + " ".join(f"sm_{number}" for number in supported),
             actual=arch,
             hint=f"for a newer GPU install a newer compiler: {INSTALL}",
         )

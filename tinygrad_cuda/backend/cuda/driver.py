@@ -495,7 +495,6 @@ class DeviceHandle:
         shared_bytes: int,
         words: bytes,
         label: object = None,
-        programmatic: bool = False,
     ) -> None:
         """Starts a kernel on the compute stream; see the kernel's one struct parameter.
 
@@ -505,7 +504,6 @@ class DeviceHandle:
             shared_bytes: dynamic shared memory of a block.
             words: the struct's bytes; read before this returns.
             label: what stands behind the kernel, such as the user's line; formatted on failure.
-            programmatic: let the kernel start while its predecessor ends (it waits by itself).
 
         Raises:
             ArgumentError: `words` is not as long as the struct.
@@ -517,23 +515,9 @@ class DeviceHandle:
         with self.lock:
             self._bytes[: len(words)] = words
             self.launches.append((LaunchAttributes(function.name, label),))
-            if programmatic:
-                config = self.programmatic_config(grid, block, shared_bytes)
-                (status,) = self.driver.cuLaunchKernelEx(config, function.handle, parameters, 0)
-            else:
-                (status,) = self.driver.cuLaunchKernel(
-                    function.handle,
-                    grid,
-                    1,
-                    1,
-                    block,
-                    1,
-                    1,
-                    shared_bytes,
-                    self.stream,
-                    parameters,
-                    0,
-                )
+            (status,) = self.driver.cuLaunchKernel(
+                function.handle, grid, 1, 1, block, 1, 1, shared_bytes, self.stream, parameters, 0
+            )
         if status:
             raise self.error(f"cuLaunchKernel({function.name}, {grid} x {block})", status)
         if settings.sync:
@@ -575,22 +559,6 @@ class DeviceHandle:
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         return struct.pack(f"<{MAP_WORDS}Q", *map(int, made.opaque))
-
-    def programmatic_config(self, grid: int, block: int, shared_bytes: int) -> Any:
-        """How to launch a kernel that may start while its predecessor ends."""
-        driver = self.driver
-        attribute = driver.CUlaunchAttribute()
-        kind = driver.CUlaunchAttributeID
-        attribute.id = kind.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes = shared_bytes
-        config.hStream = self.stream
-        config.attrs = [attribute]
-        config.numAttrs = 1
-        return config
 
     def timed(self, work: Callable[[], None]) -> float:
         """Microseconds of GPU time between the start and the end of what `work` submits."""

@@ -5,6 +5,7 @@ They call the driver only through their `Device`, which has passed the availabil
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
@@ -135,6 +136,21 @@ class LoadedModule:
             handle = self._device.call("cuModuleGetFunction", self._handle, name.encode())
             self._functions[name] = KernelHandle(self._device, handle, name)
         return self._functions[name]
+
+
+class LoadedKernels:
+    """The kernels of a program, which are in several modules.
+
+    Args:
+        modules: those that have them, by the names of the kernels.
+    """
+
+    def __init__(self, modules: Mapping[str, LoadedModule]) -> None:
+        self._modules = modules
+
+    def function(self, name: str) -> KernelHandle:
+        """The kernel of that name."""
+        return self._modules[name].function(name)
 
 
 class DriverEvent:

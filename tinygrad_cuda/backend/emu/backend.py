@@ -25,6 +25,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
+from tinygrad_cuda.lowering.lower import Lowered
 from tinygrad_cuda.lowering.target import Target
 
 ALIGNMENT = 256  # as a GPU's allocator gives it
@@ -123,8 +124,8 @@ class EmuBackend:
         self._arena.bytes[:nbytes].fill(POISON)  # what the last run left must not look right
         return self._arena
 
-    def load(self, source: str) -> EmulatedModule:
-        return EmulatedModule(source)
+    def load(self, lowered: Lowered) -> EmulatedModule:
+        return EmulatedModule(lowered.source)
 
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
         target.bytes[:] = source.bytes
@@ -174,5 +175,5 @@ class EmuBackend:
         numbers = np.frombuffer(words, np.uint64)
         site = launch.stages[0].kernel.stores[0].site
         sizes = launch.blocks, launch.threads, launch.shared
-        together = launch.blocks if launch.stages[0].waits else 1
+        together = launch.blocks if launch.stages[0].waits else launch.cluster
         unit.launch(launch.name, *sizes, numbers, ranges, site=site, cluster=together)

@@ -59,7 +59,7 @@ struct tgc_emu_launch {
 
 // -------------------------------------------------------------------------------- the machine
 
-constexpr int TGC_EMU_THREADS = 1024;
+constexpr int TGC_EMU_THREADS = 2048;            // of blocks that run together
 constexpr long long TGC_EMU_STACK = 65 * 4096;    // no power of two: see tgc_emu_prime
 constexpr long long TGC_EMU_STATE = 256 << 10;   // the structure below and the warps
 constexpr long long TGC_EMU_SHARED = 2 << 20;    // of the blocks of a cluster, between canaries

@@ -161,6 +161,13 @@ static void tgc_emu_mbarrier_arrive_remote(unsigned long long* barrier, int rank
       (unsigned long long*)tgc_emu_generic(rank, (char*)barrier - tgc_emu_smem), 0);
 }
 
+// Shared memory of another block of the cluster.
+static const char* tgc_emu_remote(const void* shared, int bytes, int rank) {
+  tgc_emu_check_shared(shared, bytes, bytes, false);
+  if (tgc_emu->blocks[rank].live == 0) tgc_emu_fail_async(TGC_EMU_BLOCK_ENDED);
+  return tgc_emu_generic(rank, (const char*)shared - tgc_emu_smem);
+}
+
 // --------------------------------------------------------------------------------- boxes of tensors
 
 // Where the 16 bytes at an offset lie under a swizzle of 32, 64 or 128 bytes (1, 2, 3; or none, 0):

@@ -24,6 +24,7 @@ from tinygrad_cuda.lowering.target import Target
 PRELUDE = FOLDER / "device.cuh"
 MAX_THREADS = 1024
 MAX_CLUSTER = 8
+MAX_TOGETHER = 2048  # threads of blocks that run together
 MAX_SHARED = Target.emu().block_shared
 
 Range = tuple[int, int]  # address, bytes
@@ -206,11 +207,11 @@ def _check_sizes(name: str, grid: int, block: int, shared_bytes: int, cluster: i
                 expect=f"{low} <= {label} <= {high}",
                 actual=f"{label} = {value}",
             )
-    if cluster > 1 and (grid % cluster or block % 32 or cluster * block > MAX_THREADS):
+    if cluster > 1 and (grid % cluster or block % 32 or cluster * block > MAX_TOGETHER):
         raise ArgumentError(
             "emu",
             f"launch of kernel '{name}' in clusters that the emulator does not run",
-            expect=f"whole clusters, whole warps, at most {MAX_THREADS} threads in a cluster",
+            expect=f"whole clusters, whole warps, at most {MAX_TOGETHER} threads in a cluster",
             actual=f"grid = {grid}, block = {block}, cluster = {cluster}",
         )
 

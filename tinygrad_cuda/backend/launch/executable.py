@@ -39,7 +39,7 @@ from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.program import NOTHING, Argument, Number, Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
-from tinygrad_cuda.lowering.lower import lower
+from tinygrad_cuda.lowering.lower import Lowered, lower
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.peak import memory_use
 from tinygrad_cuda.lowering.target import Target
@@ -101,8 +101,8 @@ class Machine(Protocol):
         """The value of a piece of memory."""
         ...
 
-    def load(self, source: str) -> Any:
-        """A compiled translation unit."""
+    def load(self, lowered: Lowered) -> Any:
+        """The compiled kernels."""
         ...
 
     def launch(
@@ -160,12 +160,12 @@ class LoweredExecutable:
         self.machine = machine
         lowered = lower(program, machine.target)
         self.schedule, self.arena = lowered.schedule, lowered.arena
-        self.launches, self.source = lowered.launches, lowered.source
-        self.unit: Any = machine.load(self.source) if self.launches else None
-        self.places = {
+        self.launches = lowered.launches
+        self.unit: Any = machine.load(lowered) if self.launches else None
+        self.overwrites = {
             node: buffer
             for kernel in self.schedule.kernels
-            for node, buffer in kernel.places.items()
+            for node, buffer in kernel.overwrites.items()
         }
         self.checks = any(word.kind == "error" for launch in self.launches for word in launch.words)
         # Arguments that name a check differ from run to run; kernels get names of this program.
@@ -179,24 +179,26 @@ class LoweredExecutable:
         self.copies = [
             (number, slot)
             for number, slot in program.overwrites.items()
-            if self.schedule.outputs[number] not in self.places
+            if self.schedule.outputs[number] not in self.overwrites
         ]
         self._lay_out()
         if settings.debug >= 3:
             print(self.explain())
         if settings.debug >= 4:
-            print(printed(self.source))
+            print(printed(lowered.source))
 
     def _lay_out(self) -> None:
         """Where each word of the launches comes from, in the order of addresses of a run."""
         nodes = self.schedule.outputs
         values = [*self.program.inputs, *nodes, "error"]
         sources: dict[Any, WordSource] = {value: (number, 0) for number, value in enumerate(values)}
-        for value, (offset, _) in self.arena.places.items():
+        for value, (offset, _) in self.arena.slots.items():
             result = self.arena.inside.get(value)
             sources[value] = (len(values) if result is None else sources[result][0]), offset
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
-        self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
+        self.results = [
+            slots[self.overwrites[node]] if node in self.overwrites else None for node in nodes
+        ]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
         exchanges = [w.item for one in self.launches for w in one.words if w.kind == "exchange"]
         self.exchange_bytes = 0
@@ -212,7 +214,7 @@ class LoweredExecutable:
         self.number_memory: Any = None
         self.sent = b""
         self.after = dependencies(self.launches)
-        self.first = first_uses(self.launches, self.arena.places.keys() - self.arena.over.keys())
+        self.first = first_uses(self.launches, self.arena.slots.keys() - self.arena.over.keys())
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
         # Addresses of outputs in memory of their own, in the last run and in the one before.
         self._last = dict.fromkeys(self.fresh, 0)
@@ -294,7 +296,7 @@ class LoweredExecutable:
         """Parameters of the launches that nobody else writes."""
         return self.frame.twin()
 
-    def held(self, slots: Sequence[int]) -> SteadyRuns | None:
+    def steady_runs(self, slots: Sequence[int]) -> SteadyRuns | None:
         """Its runs in a loop where only the inputs in `slots` and some outputs move, by graphs."""
         fetched = self.readable.issuperset(slots) and len(slots) < FETCHED
         return SteadyRuns(self) if self.graphs and fetched and replays.steady_runs else None
@@ -320,10 +322,10 @@ class LoweredExecutable:
                     results[number] = self._taken(number, piece)
         for number in missing:
             if results[number] is None:
-                results[number] = self.room(number)
+                results[number] = self.output_memory(number)
         return results
 
-    def room(self, number: int) -> Any:
+    def output_memory(self, number: int) -> Any:
         """Memory for an output, the same as in the last run if it is free again."""
         return self._taken(number, self.machine.take(self.sizes[number], self._last[number]))
 
@@ -342,7 +344,7 @@ class LoweredExecutable:
         if self.machine.staged in map(type, inputs):
             staged = self._waiting(inputs)
             for slot in staged:
-                memory[slot] = self.fetch_room(slot, inputs[slot].nbytes)
+                memory[slot] = self.fetch_memory(slot, inputs[slot].nbytes)
         waiting = [inputs[slot] for slot in staged]
         within = self.sent_within(numbers)
         if numbers != self.sent:
@@ -385,7 +387,7 @@ class LoweredExecutable:
         waiting = sorted(k for k in self.readable if type(inputs[k]) is staged and inputs[k].waits)
         return tuple(waiting[: FETCHED - 1])  # the last are the numbers
 
-    def fetch_room(self, slot: int, nbytes: int) -> Any:
+    def fetch_memory(self, slot: int, nbytes: int) -> Any:
         """Memory on the GPU for an input that its graph fetches from the host."""
         memory = self._fetched.get(slot)
         if memory is None:
@@ -397,7 +399,7 @@ class LoweredExecutable:
         pieces: dict[Any, Any] = dict(
             zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
         )
-        for value, piece in self.arena.places.items():
+        for value, piece in self.arena.slots.items():
             memory_of = pieces[self.arena.inside.get(value, "arena")]
             pieces[value] = self.machine.part(memory_of, *piece)
 

@@ -60,11 +60,11 @@ class ArgumentBuffer:
         self.format = "<" + "".join("d" if ctype == "double" else "Q" for _, ctype in self.table)
         self.nbytes = WORD * len(self.table)
         self._pack = struct.Struct(self.format).pack
-        self._pick = picking(self.positions)
+        self._pick = picking(self.positions) if self.positions else None
 
     def packed(self, arguments: Sequence[Number]) -> bytes:
         """The bytes of a run's numbers."""
-        if not self.positions:
+        if self._pick is None:
             return b""
         numbers = self._pick(arguments)
         try:

@@ -38,7 +38,7 @@ class ReplayedProgram(Protocol):
 
     def watch(self, codes: Sequence[int]) -> None: ...
 
-    def fetch_room(self, slot: int, nbytes: int) -> Any: ...
+    def fetch_memory(self, slot: int, nbytes: int) -> Any: ...
 
     def new_replay(self, memory: Sequence[Any], fetched: Sequence[int]) -> Any: ...
 
@@ -133,7 +133,7 @@ class SteadyRuns:
         memory = executable.memory(inputs, results)
         slots = [inputs.index(piece) for piece in self._waiting]
         for slot in slots:
-            memory[slot] = executable.fetch_room(slot, inputs[slot].nbytes)
+            memory[slot] = executable.fetch_memory(slot, inputs[slot].nbytes)
         if self._key[0]:
             slots.append(NUMBERS)
         graph = executable.new_replay(memory, slots)

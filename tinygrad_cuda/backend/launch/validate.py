@@ -129,7 +129,7 @@ def _wrong(actual: Array, expected: Array, bound: float) -> Array:
 def _error(
     stage: Stage, node: Node, actual: Array, expected: Array, wrong: Array, bound: float
 ) -> TgcError:
-    where = tuple(int(place) for place in np.argwhere(wrong)[0])
+    where = tuple(int(axis_index) for axis_index in np.argwhere(wrong)[0])
     return TgcError(
         "validate",
         f"kernel '{stage.name}' stores another {origin_of(node).op.name} than NumPy",

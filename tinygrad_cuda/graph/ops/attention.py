@@ -8,13 +8,13 @@ in any case.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType, bool_, float32, int64
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -24,7 +24,31 @@ from tinygrad_cuda.graph.ops.contraction import matmul, transpose
 
 Array = np.ndarray[Any, Any]
 NO_MASK = True  # of a constant mask: every query sees every key
+ALL = np.ones((), bool)  # no weight is dropped
 WIDTHS = range(32, 257, 16)  # of heads of half types for which there are kernels
+
+
+class Placement(NamedTuple):
+    """Where a kernel stores a result.
+
+    Attributes:
+        output: the number of the row's output of which it is a part, or which it is.
+        offset: of its first element there.
+        strides: from element to element along its axes.
+    """
+
+    output: int
+    offset: int
+    strides: Shape
+
+
+def placements_of(node: Node) -> tuple[Placement, ...]:
+    """Of each result of a row; without others they are outputs of their own, row-major."""
+    given: tuple[Placement, ...] | None = node.attributes.get("placements")
+    if given is not None:
+        return given
+    shapes = (shape for shape, _ in node.outputs)
+    return tuple(Placement(k, 0, contiguous_strides(shape)) for k, shape in enumerate(shapes))
 
 
 def summing(dtype: DType) -> DType:
@@ -36,15 +60,15 @@ def summing(dtype: DType) -> DType:
 
 
 def _infer(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    q, k, v, mask = sources
+    q, k, v, mask, kept = sources
     require_dtype(op.name, q, "float")
-    _check_operands(op, q, k, v, mask)
+    _check_operands(op, q, k, v, mask, kept)
     return (((*q.shape[:-1], v.shape[-1]), q.dtype), (q.shape[:-1], summing(q.dtype)))
 
 
 def _infer_backward(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    g, q, k, v, logsumexp, delta, mask = sources
-    _check_operands(op, q, k, v, mask)
+    g, q, k, v, logsumexp, delta, mask, kept = sources
+    _check_operands(op, q, k, v, mask, kept)
     rows = q.shape[:-1], summing(q.dtype)
     given = (g.outputs[0], logsumexp.outputs[0], delta.outputs[0])
     expected = ((*q.shape[:-1], v.shape[-1]), q.dtype), rows, rows
@@ -56,7 +80,7 @@ def _infer_backward(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any
     return q.outputs[0], k.outputs[0], v.outputs[0]
 
 
-def _check_operands(op: Op, q: Node, k: Node, v: Node, mask: Node) -> None:
+def _check_operands(op: Op, q: Node, k: Node, v: Node, mask: Node, kept: Node) -> None:
     if not q.dtype is k.dtype is v.dtype:
         raise DTypeError(
             op.name, "operands have different dtypes", expect=q.dtype.name,
@@ -69,15 +93,25 @@ def _check_operands(op: Op, q: Node, k: Node, v: Node, mask: Node) -> None:
             actual=f"{q.shape}, {k.shape}, {v.shape}",
         )  # fmt: skip
     scores = (*q.shape[:-1], k.shape[-2])
-    spread = len(mask.shape) == len(scores)
-    if not spread or any(a not in (1, b) for a, b in zip(mask.shape, scores)):
-        raise ShapeError(
-            op.name, "the mask does not fit the scores", expect=f"{scores}, or sizes of 1",
-            actual=str(mask.shape),
-        )  # fmt: skip
+    for name, node in (("the mask does", mask), ("kept weights do", kept)):
+        spread = len(node.shape) == len(scores)
+        if not spread or any(a not in (1, b) for a, b in zip(node.shape, scores)):
+            raise ShapeError(
+                op.name, f"{name} not fit the scores", expect=f"{scores}, or sizes of 1",
+                actual=str(node.shape),
+            )  # fmt: skip
+    if kept.dtype is not bool_:
+        raise DTypeError(
+            op.name, "kept weights are no booleans", expect="bool", actual=kept.dtype.name
+        )
 
 
 # NumPy --------------------------------------------------------------------------------------------
+
+
+def kept_factor(dropout: float) -> float:
+    """What weights that are not dropped are multiplied by."""
+    return 1 / (1 - dropout) if dropout < 1 else 1.0
 
 
 def _scores(q: Array, k: Array, mask: Array, causal: bool, scale: float) -> Array:
@@ -100,8 +134,9 @@ def _powers(scores: Array, largest: Array) -> Array:
 
 
 def _attention(
-    q: Array, k: Array, v: Array, mask: Array, causal: bool, scale: float
-) -> tuple[Array, Array]:
+    q: Array, k: Array, v: Array, mask: Array, kept: Array = ALL, *, causal: bool, scale: float,
+    dropout: float = 0.0,
+) -> tuple[Array, Array]:  # fmt: skip
     high, low = wide(q.dtype), q.dtype
     scores = _scores(q.astype(high), k.astype(high), mask, causal, scale)
     largest = scores.max(-1, initial=-np.inf)
@@ -110,22 +145,26 @@ def _attention(
     with np.errstate(divide="ignore"):
         logsumexp = np.where(np.isneginf(largest), largest, largest + np.log(total))
     divisor = np.where(np.isneginf(largest), 1, total)[..., None]
-    out = (powers / divisor) @ v.astype(high)
+    shares = np.where(kept, powers / divisor * kept_factor(dropout), 0).astype(high)
+    out = shares @ v.astype(high)
     return out.astype(low), logsumexp.astype(high)
 
 
 def _attention_backward(
     g: Array, q: Array, k: Array, v: Array, logsumexp: Array, delta: Array, mask: Array,
-    causal: bool, scale: float,
+    kept: Array = ALL, *, causal: bool, scale: float, dropout: float = 0.0,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     high, low = wide(q.dtype), q.dtype
     g, q, k, v = (x.astype(high) for x in (g, q, k, v))
     shares = _powers(_scores(q, k, mask, causal, scale), logsumexp)
     factor = np.asarray(scale, high)
+    weights = np.where(kept, np.asarray(kept_factor(dropout), high), 0)  # of shares
     with np.errstate(invalid="ignore"):
-        scores = shares * (g @ np.swapaxes(v, -1, -2) - delta[..., None]) * factor
+        by_share = g @ np.swapaxes(v, -1, -2) * weights
+        scores = shares * (by_share - delta[..., None]) * factor
     dq, dk = scores @ k, np.swapaxes(scores, -1, -2) @ q
-    return dq.astype(low), dk.astype(low), (np.swapaxes(shares, -1, -2) @ g).astype(low)
+    dropped = shares * weights
+    return dq.astype(low), dk.astype(low), (np.swapaxes(dropped, -1, -2) @ g).astype(low)
 
 
 # Compositions -------------------------------------------------------------------------------------
@@ -164,7 +203,7 @@ def _masked(scores: Node, mask: Node, causal: bool) -> Node:
 def _positions(shape: Shape, axis: int, like: Node) -> Node:
     axis %= len(shape)
     line = arange.leaf((shape[axis],), int64, like.device, start=0, step=1)
-    apart = tuple(size if place == axis else 1 for place, size in enumerate(shape))
+    apart = tuple(size if number == axis else 1 for number, size in enumerate(shape))
     return mv.expand(mv.reshape(line, shape=apart), shape=shape)
 
 
@@ -173,8 +212,16 @@ def _score_nodes(q: Node, k: Node, mask: Node, causal: bool, scale: float) -> No
     return _masked(_times(matmul(q, transpose(k)), scale), mask, causal)
 
 
+def _kept_only(shares: Node, kept: Node, dropout: float) -> Node:
+    """The shares that are not dropped, multiplied by what keeps their expected value."""
+    if not dropout:
+        return shares
+    spread = mv.expand(kept, shape=shares.shape)
+    return ew.where(spread, _times(shares, kept_factor(dropout)), full_like(shares, 0))
+
+
 def _forward_nodes(
-    q: Node, k: Node, v: Node, mask: Node, causal: bool, scale: float
+    q: Node, k: Node, v: Node, mask: Node, kept: Node, causal: bool, scale: float, dropout: float
 ) -> tuple[Node, ...]:
     """What the results of `attention` are, as other rows make them."""
     high = _widened(q, k, v)
@@ -186,7 +233,7 @@ def _forward_nodes(
     powers = ew.exp(ew.sub(scores, _rows(shift, scores.shape)))
     total = row_sum(powers)
     divisor = ew.where(hidden, full_like(total, 1), total)
-    shares = ew.div(powers, _rows(divisor, scores.shape))
+    shares = _kept_only(ew.div(powers, _rows(divisor, scores.shape)), kept, dropout)
     out = ew.cast(matmul(shares, high[2]), dtype=q.dtype)
     return out, ew.add(shift, ew.log(total))
 
@@ -196,28 +243,34 @@ class _GradientNodes:
 
     Attributes:
         shares: the probabilities, from the rows' logarithms.
+        dropped: those that are kept, multiplied as they were.
         moved: the gradient of the loss by a share, less its mean over the row.
         scores: the gradient by a score.
     """
 
-    def __init__(self, sources: Sequence[Node], causal: bool, scale: float) -> None:
-        g, q, k, v, logsumexp, delta, mask = sources
-        self.scale = scale
+    def __init__(self, sources: Sequence[Node], causal: bool, scale: float, dropout: float) -> None:
+        g, q, k, v, logsumexp, delta, mask, self.kept = sources
+        self.scale, self.dropout = scale, dropout
         self.g, self.q, self.k, self.v = _widened(g, q, k, v)
         scores = _score_nodes(self.q, self.k, mask, causal, scale)
         hidden = ew.eq(logsumexp, full_like(logsumexp, -float("inf")))
         shift = ew.where(hidden, full_like(logsumexp, 0), logsumexp)
         self.shares = ew.exp(ew.sub(scores, _rows(shift, scores.shape)))
-        by_share = matmul(self.g, transpose(self.v))
+        self.dropped = self.kept_only(self.shares)
+        by_share = self.kept_only(matmul(self.g, transpose(self.v)))
         self.moved = ew.sub(by_share, _rows(delta, scores.shape))
         self.scores = ew.mul(self.shares, self.moved)
+
+    def kept_only(self, matrix: Node) -> Node:
+        """Elements of a matrix as large as the scores, where weights were kept."""
+        return _kept_only(matrix, self.kept, self.dropout)
 
     def results(self, dtype: DType) -> tuple[Node, ...]:
         """The gradients by queries, keys and values."""
         scores = _times(self.scores, self.scale)
-        found = matmul(scores, self.k), matmul(transpose(scores), self.q)
-        by_value = matmul(transpose(self.shares), self.g)
-        return tuple(ew.cast(node, dtype=dtype) for node in (*found, by_value))
+        products = matmul(scores, self.k), matmul(transpose(scores), self.q)
+        by_value = matmul(transpose(self.dropped), self.g)
+        return tuple(ew.cast(node, dtype=dtype) for node in (*products, by_value))
 
 
 class _SecondOrderNodes(_GradientNodes):
@@ -225,14 +278,16 @@ class _SecondOrderNodes(_GradientNodes):
 
     Attributes:
         by_scores: of the gradient by a score.
-        by_shares: of the probabilities.
+        by_moved: of the gradient by a share, less its mean.
+        by_products: of the products of cotangents and values.
         through: of scores, through the probabilities.
     """
 
     def __init__(
-        self, gs: Sequence[Node | None], sources: Sequence[Node], causal: bool, scale: float
-    ) -> None:
-        super().__init__(sources, causal, scale)
+        self, gs: Sequence[Node | None], sources: Sequence[Node], causal: bool, scale: float,
+        dropout: float,
+    ) -> None:  # fmt: skip
+        super().__init__(sources, causal, scale, dropout)
         own = (self.q, self.k, self.v)
         a, b, self.e = (
             full_like(x, 0) if g is None else _widened(g)[0] for g, x in zip(gs, own, strict=True)
@@ -241,14 +296,16 @@ class _SecondOrderNodes(_GradientNodes):
         self.by_scores = ew.add(
             matmul(self.a, transpose(self.k)), matmul(self.q, transpose(self.b))
         )
+        by_shares = self.kept_only(matmul(self.g, transpose(self.e)))
+        by_shares = ew.add(by_shares, ew.mul(self.by_scores, self.moved))
         self.by_moved = ew.mul(self.by_scores, self.shares)
-        by_shares = ew.add(matmul(self.g, transpose(self.e)), ew.mul(self.by_scores, self.moved))
+        self.by_products = self.kept_only(self.by_moved)
         self.through = ew.mul(by_shares, self.shares)
 
     def cotangent(self, name: str) -> Node:
         """Of the source with this name."""
         return {
-            "g": lambda: ew.add(matmul(self.by_moved, self.v), matmul(self.shares, self.e)),
+            "g": lambda: ew.add(matmul(self.by_products, self.v), matmul(self.dropped, self.e)),
             "q": lambda: ew.add(
                 _times(matmul(self.through, self.k), self.scale), matmul(self.scores, self.b)
             ),
@@ -256,7 +313,7 @@ class _SecondOrderNodes(_GradientNodes):
                 _times(matmul(transpose(self.through), self.q), self.scale),
                 matmul(transpose(self.scores), self.a),
             ),
-            "v": lambda: matmul(transpose(self.by_moved), self.g),
+            "v": lambda: matmul(transpose(self.by_products), self.g),
             "logsumexp": lambda: ew.neg(row_sum(self.through)),
             "delta": lambda: ew.neg(row_sum(self.by_moved)),
             "mask": lambda: self.through,
@@ -267,8 +324,8 @@ def as_nodes(node: Node) -> tuple[Node, ...]:
     """The results of a row as the composition that it stands for."""
     how = node.attributes
     if node.op is attention:
-        q, k, v, mask = node.sources
-        return _forward_nodes(q, k, v, mask, **how)
+        q, k, v, mask, kept = node.sources
+        return _forward_nodes(q, k, v, mask, kept, **how)
     return _GradientNodes(node.sources, **how).results(node.dtype)
 
 
@@ -286,11 +343,11 @@ def _of_results(index: int) -> Callable[..., Node]:
     """The rule of a query, key or value: a result of `attention_backward`."""
 
     def rule(
-        gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, causal: bool, scale: float
+        gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, kept: Node, **how: Any
     ) -> Node:
         given = _cotangents(gs, out)
-        sources = (given[0], q, k, v, *given[1:], mask)
-        return output(attention_backward(*sources, causal=causal, scale=scale), index=index)
+        sources = (given[0], q, k, v, *given[1:], mask, kept)
+        return output(attention_backward(*sources, **how), index=index)
 
     return rule
 
@@ -306,28 +363,28 @@ def _cotangents(gs: Cotangents, out: Node) -> tuple[Node, Node, Node]:
 
 
 def _of_mask(
-    gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, causal: bool, scale: float
+    gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, kept: Node, **how: Any
 ) -> Node | None:
     """That of numbers that are added to the scores; it is as large as they are."""
     if mask.dtype is bool_:
         return None
     g, logsumexp, delta = _cotangents(gs, out)
-    parts = _GradientNodes((g, q, k, v, logsumexp, delta, mask), causal, scale)
+    parts = _GradientNodes((g, q, k, v, logsumexp, delta, mask, kept), **how)
     return ew.cast(_summed_to(parts.scores, mask.shape), dtype=mask.dtype)
 
 
-_SOURCES = ("g", "q", "k", "v", "logsumexp", "delta", "mask")
+_SOURCES = ("g", "q", "k", "v", "logsumexp", "delta", "mask", "kept")
 
 
 def _of_source(name: str) -> Callable[..., Node | None]:
     """The rule of a source of `attention_backward`."""
 
-    def rule(gs: Cotangents, out: Node, *sources: Node, causal: bool, scale: float) -> Node | None:
+    def rule(gs: Cotangents, out: Node, *sources: Node, **how: Any) -> Node | None:
         source = sources[_SOURCES.index(name)]
         if source.dtype is bool_:
             return None
-        found = _SecondOrderNodes(gs, sources, causal, scale).cotangent(name)
-        return ew.cast(_summed_to(found, source.shape), dtype=source.dtype)
+        cotangent = _SecondOrderNodes(gs, sources, **how).cotangent(name)
+        return ew.cast(_summed_to(cotangent, source.shape), dtype=source.dtype)
 
     return rule
 
@@ -337,28 +394,49 @@ def _of_source(name: str) -> Callable[..., Node | None]:
 
 def _batched(row: Callable[[], Op]) -> Callable[..., Node]:
     def batch(size: int, sources: tuple[Node, ...], on: tuple[bool, ...], **how: Any) -> Node:
-        *operands, mask = sources
-        own = [x if y else mv.batched(x, size) for x, y in zip(operands, on)]
-        wide_mask = mask if on[-1] else mv.reshape(mask, shape=(1, *mask.shape))
-        return row()(*own, wide_mask, **how)
+        own = [x if y else mv.batched(x, size) for x, y in zip(sources[:-2], on)]
+        spread = [
+            x if y else mv.reshape(x, shape=(1, *x.shape)) for x, y in zip(sources[-2:], on[-2:])
+        ]
+        return row()(*own, *spread, **how)
 
     return batch
 
 
+class AttentionOp(Op):
+    """A row whose last source, the weights that dropout keeps, may be left out: it keeps all.
+
+    Attributes:
+        count: of its sources.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self, name: str, *row: Any, count: int, **options: Any) -> None:
+        super().__init__(name, "kernel", *row, **options)
+        self.count = count
+
+    def __call__(self, *sources: Node, **attributes: Any) -> Node:
+        if len(sources) < self.count:
+            sources = (*sources, no_mask(sources[0]))
+        return super().__call__(*sources, **{"dropout": 0.0, **attributes})
+
+
 # q (*, L, E), k (*, S, E), v (*, S, V), mask (*, L, S) or sizes of 1: bool, True where a key is
-# seen, or numbers that are added ->
-#   softmax(q k.T * scale, masked) v (*, L, V), and log(sum(exp(scores))) (*, L)
+# seen, or numbers that are added; kept, as large: bool, True where a weight is not dropped ->
+#   dropped(softmax(q k.T * scale, masked)) v (*, L, V), and log(sum(exp(scores))) (*, L)
 # `causal`: a query sees keys up to its own position. A query that sees no key gives 0 and -inf.
-attention: Op = Op(
-    "attention", "kernel", _infer, numpy=_attention,
-    gradient=(*map(_of_results, range(3)), _of_mask), batch=_batched(lambda: attention),
+# `dropout`: the probability p with which weights are dropped; others are divided by 1 - p.
+attention: Op = AttentionOp(
+    "attention", _infer, numpy=_attention, count=5,
+    gradient=(*map(_of_results, range(3)), _of_mask, None), batch=_batched(lambda: attention),
 )  # fmt: skip
 
 # The cotangents of q, k and v, from that of the values, g (*, L, V); logsumexp (*, L) is the second
 # result of `attention`, and delta (*, L) the sum of g * values less the cotangent of logsumexp.
-attention_backward: Op = Op(
-    "attention_backward", "kernel", _infer_backward, numpy=_attention_backward,
-    gradient=tuple(map(_of_source, _SOURCES)), batch=_batched(lambda: attention_backward),
+attention_backward: Op = AttentionOp(
+    "attention_backward", _infer_backward, numpy=_attention_backward, count=8,
+    gradient=(*map(_of_source, _SOURCES[:-1]), None), batch=_batched(lambda: attention_backward),
 )  # fmt: skip
 
 ROWS: tuple[Op, ...] = (attention, attention_backward)

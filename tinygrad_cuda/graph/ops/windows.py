@@ -24,12 +24,14 @@ class WindowColumns(NamedTuple):
         sizes: windows of an image along each.
         geometry: how they lie in the images.
         windows_along_k: whether the matrix is transposed, and the windows follow k.
+        side: the operand of a product that is this matrix; A has a row for each column.
     """
 
     taps: Shape
     sizes: Shape
     geometry: Geometry
     windows_along_k: bool
+    side: str = "b"
 
     def as_images(self) -> WindowColumns:
         """The same windows, of lines as images of one row."""
@@ -37,7 +39,7 @@ class WindowColumns(NamedTuple):
             return self
         at = self.geometry
         wide = Geometry((1, *at.stride), ((0, 0), *at.padding), (1, *at.dilation), at.groups)
-        return WindowColumns((1, *self.taps), (1, *self.sizes), wide, self.windows_along_k)
+        return self._replace(taps=(1, *self.taps), sizes=(1, *self.sizes), geometry=wide)
 
     @property
     def repeats(self) -> int:

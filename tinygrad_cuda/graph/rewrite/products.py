@@ -23,7 +23,7 @@ def turn_products(outputs: Sequence[Node]) -> tuple[Node, ...]:
 def _turned(outputs: Sequence[Node]) -> tuple[Node, ...]:
     """Where all readers transpose a @ b, it becomes b.T @ a.T."""
     order = topological(outputs)
-    readers = _readers(order)
+    readers = readers_of(order)
     wanted = set(outputs)
     turned = {
         node
@@ -51,7 +51,7 @@ def _arranged(outputs: Sequence[Node]) -> tuple[Node, ...]:
     So heads of attention stand beside each other where readers expect them, and they can join it.
     """
     order = topological(outputs)
-    readers = _readers(order)
+    readers = readers_of(order)
     wanted = set(outputs)
     ends: dict[Node, tuple[Node, Shape, Shape]] = {}
     for node in order:
@@ -112,7 +112,8 @@ def _arrangement(chain: list[Node]) -> tuple[Shape, Shape] | None:
     return split, tuple(order.index(run) for run in runs)
 
 
-def _readers(order: Sequence[Node]) -> dict[Node, list[Node]]:
+def readers_of(order: Sequence[Node]) -> dict[Node, list[Node]]:
+    """For each node those that read it, once for each operand."""
     readers: dict[Node, list[Node]] = {node: [] for node in order}
     for node in order:
         for source in node.sources:

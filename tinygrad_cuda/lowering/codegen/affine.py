@@ -1,9 +1,9 @@
-"""Integer expressions with known ranges, as canonical affine sums over variables, `//` and `%`.
+"""Integer expressions with ranges, as canonical affine sums over variables, `//` and `%`.
 Simplification happens while an expression is being built; index.py puts them to use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import gcd
 from typing import Any
@@ -52,7 +52,7 @@ class IndexVariable(AffineLeaf):
 
 
 class Symbol(AffineLeaf):
-    """A number known only at launch, such as a slice's start: low <= s <= high."""
+    """A number that a launch supplies, such as a slice's start: low <= s <= high."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class Mod(Compound):
 
 
 class Bounded(Compound):
-    """An index known to lie in [low, high] because a guard is tested before it is used."""
+    """An index that lies in [low, high] since a guard is tested before it is used."""
 
     __slots__ = ()
 
@@ -129,9 +129,9 @@ class Index:
 
     def __new__(cls, terms: tuple[tuple[int, Term], ...], constant: int) -> Index:
         """Use `variable`, `constant`, ... and operators: `terms` must already be canonical."""
-        found = _indices.get((terms, constant))
-        if found is not None:
-            return found
+        interned = _indices.get((terms, constant))
+        if interned is not None:
+            return interned
         self = super().__new__(cls)
         low = high = constant
         for coefficient, term in terms:
@@ -201,7 +201,7 @@ class Index:
         return divide(self, divisor)
 
     def within(self, low: int, high: int) -> Index:
-        """The same value, known to lie in [low, high] wherever it is used (a guard saw to it)."""
+        """The same value, which lies in [low, high] wherever it is used (a guard saw to it)."""
         if low <= self.low and self.high <= high:
             return self
         if max(low, self.low) > min(high, self.high):
@@ -390,3 +390,40 @@ def _divide_term(rest: Index, n: int) -> tuple[Index, Index]:
     if loose != rest:
         remainder = loose % n
     return quotient or _single(FloorDiv(rest, n)), remainder or _single(Mod(rest, n))
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
+    """Row-major position of `coordinates` in `shape`."""
+    total = Index((), 0)
+    for coordinate, extent in zip(coordinates, shape, strict=True):
+        total = total * extent + coordinate
+    return total
+
+
+def unflatten(index: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+    """Row-major coordinates in `shape` of a position 0 <= index < product of shape."""
+    coordinates: list[Index] = []
+    for axis in range(len(shape) - 1, 0, -1):
+        index, coordinate = divide(index, shape[axis])
+        coordinates.append(coordinate)
+    if shape:
+        coordinates.append(index if shape[0] > 1 else Index((), 0))
+    return tuple(reversed(coordinates))
+
+
+def divisible(index: Index, n: int) -> bool:
+    """Whether every coefficient and the constant are multiples of n."""
+    index = index.expanded()
+    return index.constant % n == 0 and all(c % n == 0 for c, _ in index.terms)
+
+
+def split_lane(index: Index, lane: Index) -> tuple[int, Index] | None:
+    """(coefficient, rest) with index = coefficient * lane + rest `lane` not in rest; or None."""
+    index = index.expanded()
+    ((_, term),) = lane.terms
+    coefficient = next((c for c, t in index.terms if t == term), 0)
+    rest = index - lane * coefficient
+    return None if term in rest.leaves else (coefficient, rest)

@@ -55,13 +55,13 @@ class AheadLoad(NamedTuple):
 
 
 class Nearer(Protocol):
-    """Where a kernel finds operands that are on their way to shared memory."""
+    """Where a kernel reads operands that are being copied to shared memory."""
 
     def holds(self, node: Node) -> bool: ...
 
     def single(self, depth: int) -> None: ...
 
-    def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str: ...
+    def vector(self, node: Node, key: Any, width: int, offset: str, names: set[str]) -> str: ...
 
 
 class CrossedValues(Protocol):
@@ -125,6 +125,7 @@ class Evaluator:
         self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
         self.ahead: dict[str, AheadLoad] | None = None  # by their statements, where they may move
+        self.pairs = False  # whether lanes of more than 16 bytes are two vectors
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
 
@@ -134,7 +135,7 @@ class Evaluator:
         return self.words.fresh(stem)
 
     def _depth(self, parts: Sequence[Index], guard: Guard) -> int:
-        """The outermost scope where all leaves of these indices are known."""
+        """The outermost scope where all leaves of these indices are defined."""
         depth = 0
         for part in (*parts, *(condition.index for condition in guard)):
             for leaf in part.leaves:
@@ -297,10 +298,13 @@ class Evaluator:
         memo = self.scopes[depth].memo
         if key not in memo:
             vector = self._vector(node, index, guard, depth)
+            pair = self._pair(node, index, guard, depth) if vector is None else None
             pointer = self.words.read(node)
             name = pointer.removeprefix("p.")
             if vector is not None:
                 memo[key] = self.emit(depth, ctype, f"tgc_element({vector})", name)
+            elif pair is not None:
+                memo[key] = self.emit(depth, ctype, pair, name)
             else:
                 if self.nearer is not None:
                     self.nearer.single(depth)
@@ -308,8 +312,8 @@ class Evaluator:
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
                 early = node if self._known(index, guard) else None
-                kept = self._hold(key, depth, ctype, text, name, early)
-                memo[key] = kept or self.emit(depth, ctype, text, name)
+                register = self._hold(key, depth, ctype, text, name, early)
+                memo[key] = register or self.emit(depth, ctype, text, name)
         return memo[key]
 
     def _vector(self, node: Node, index: Index, guard: Guard, depth: int) -> str | None:
@@ -340,25 +344,51 @@ class Evaluator:
             text = self._vector_text(key, lane.width, both)
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
-            kept, name = None, f"{self.words.name(node)}x{lane.width}"
+            register, name = None, f"{self.words.name(node)}x{lane.width}"
             if self.nearer is None or self.nearer.holds(node):
-                kept = self._hold(key, outer, vector, text, name, early)
-            memo[key] = kept or self.emit(outer, vector, text, name)
+                register = self._hold(key, outer, vector, text, name, early)
+            memo[key] = register or self.emit(outer, vector, text, name)
             if self.ahead is not None:
                 statement = f"const {vector} {memo[key]} = {text};"
                 self.ahead[statement] = AheadLoad(vector, memo[key], text, nbytes)
         return f"{memo[key]}, {lane.name}"
 
+    def _pair(self, node: Node, index: Index, guard: Guard, depth: int) -> str | None:
+        """An element of two vectors loaded outside the lane loop: of few values for all rows."""
+        lane = self.lane
+        if not self.pairs or lane is None or guard or depth != len(self.scopes) - 1:
+            return None
+        half, split = lane.width // 2, ix.split_lane(index, lane.variable)
+        if lane.width * node.dtype.itemsize != 2 * VECTOR or split is None or split[0] != 1:
+            return None
+        rest = split[1]
+        outer = self._depth((rest,), guard)
+        if outer >= depth or not ix.divisible(rest, lane.width):
+            return None
+        memo, names = self.scopes[outer].memo, []
+        for first in (0, half):
+            key = ("vector", node, rest + first, guard)
+            if key not in memo:
+                text = self._vector_text(key, half, False)
+                name = f"{self.words.name(node)}x{half}"
+                memo[key] = self.emit(outer, f"tgc_vector<{node.dtype.c}, {half}>", text, name)
+            names.append(memo[key])
+        low, high = names
+        return (
+            f"{lane.name} < {half} ? tgc_element({low}, {lane.name}) : "
+            f"tgc_element({high}, {lane.name} - {half})"
+        )
+
     def _vector_text(self, key: tuple[Any, ...], width: int, both: bool) -> str:
         """The load of a vector, from memory or from what has been copied nearer."""
         _, node, rest, guard = key
-        place = self.index_text(rest)
+        offset = self.index_text(rest)
         if self.nearer is not None:
             names = {leaf.name for leaf in rest.leaves} if self._known(rest, guard) else set[str]()
-            return self.nearer.vector(node, key, width, place, names)
+            return self.nearer.vector(node, key, width, offset, names)
         load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
         load = "tgc_load_two_vectors" if both else load
-        return f"{load}<{width}>({self.words.read(node)}, {place})"
+        return f"{load}<{width}>({self.words.read(node)}, {offset})"
 
     def _known(self, index: Index, guard: Guard) -> bool:
         """Whether a load needs nothing that the kernel finds out."""
@@ -400,10 +430,10 @@ class Evaluator:
         rounds = node.dtype.is_half and node.op not in _EXACT
         if node.op.cost >= DEAR:
             whole = f"tgc_cast<{node.dtype.c}>({text})" if rounds else text
-            kept = self._hold(key, depth, ctype, whole, stem)
-            if kept:
-                memo[key] = kept
-                return kept
+            register = self._hold(key, depth, ctype, whole, stem)
+            if register:
+                memo[key] = register
+                return register
         if rounds:
             return self._rounded(node, depth, key, text)
         memo[key] = self.emit(depth, ctype, text, stem)
@@ -414,19 +444,21 @@ class Evaluator:
     def _short(self, node: Node) -> bool:
         """Whether errors of a few parts in a million are lost when a half type rounds.
 
-        A quotient's are those of any float32 operation. A power's grow with its exponent, and a
+        A quotient's are those of any float32 operation, and a sigmoid's, whose operand's error is
+        scaled by what it lacks to 1. A power's grow with its exponent, and a
         difference would show them: of float32 only those take part that no difference cancels.
         """
         if node.dtype.is_half:
             return True
-        return node in self.narrowed and (node.op is ew.div or is_power_below_one(node))
+        quick = node.op in (ew.div, ew.sigmoid)
+        return node in self.narrowed and (quick or is_power_below_one(node))
 
     def _quotient(self, node: Node, operands: list[str], depth: int) -> str:
         """A division; by the same number in a whole loop it costs a few multiplications."""
         dividend, divisor = operands
         settled = divisor in self.anchored.values() or divisor in self.fields.values()
         settled = settled and "[" not in divisor  # an accumulator of each lane
-        # A skeleton's result is known from its floor on, anything else where it was made.
+        # A skeleton's result is defined from its floor on, anything else where it was made.
         floor = max(self.floors.values(), default=0)
         home = floor if settled else self._made.get(divisor, depth)
         if home >= depth:
@@ -450,8 +482,8 @@ class Evaluator:
         if not source.shape[0]:
             self.value(index, at[:rank], guard)  # its check reports that nothing can be read
             return literal(0, node.dtype)
-        place = self.position(index, at[:rank], guard, source.shape[0])
-        return self.value(source, (place, *at[rank:]), guard)
+        row = self.position(index, at[:rank], guard, source.shape[0])
+        return self.value(source, (row, *at[rank:]), guard)
 
     def position(self, index: Node, at: Coordinates, guard: Guard, limit: int) -> Index:
         """A loaded index, 0 <= index < limit, as a coordinate."""
@@ -481,7 +513,7 @@ class HeldValue:
     Args:
         depth: of the row loop's scope.
         trips: of that loop; `lanes` of the one inside it.
-        least: elements of an operand from which on it is kept.
+        least: elements of an operand from which on it stays in registers.
     """
 
     def __init__(self, depth: int, trips: int, lanes: int, least: int = 0) -> None:
@@ -508,9 +540,9 @@ class HeldValue:
             inner = depth > self.depth
             lanes = self.lanes if inner else 1
             size = _index(str(self.trips), self.trips) + _index(str(lanes), lanes)
-            place = name + _index("k", self.trips) + _index("v", lanes)
+            register = name + _index("k", self.trips) + _index("v", lanes)
             self.declarations.append(f"{ctype} {name}{size};")
-            line = f"{place} = {text};"
+            line = f"{register} = {text};"
             writer.scopes[depth].lines.append(line)
             nbytes = 8 if ctype in ("double", "long long") else 4
             if loaded is not None:
@@ -519,7 +551,7 @@ class HeldValue:
             self._sizes[name] = registers
             if loaded is not None:
                 self.loads.append((loaded, registers, writer.scopes[depth], line, inner))
-            self.names[key] = place
+            self.names[key] = register
         return self.names[key]
 
     def count(self, loops: Sequence[str]) -> None:
@@ -528,20 +560,20 @@ class HeldValue:
             if sum(re.search(rf"\b{name}\b", loop) is not None for loop in loops) > 1:
                 self.registers += size
 
-    def load_early(self, numel: int, outer: list[str], inner: list[str]) -> None:
-        """Moves loads of later loops to the first one, so that they are on their way together.
+    def load_early(self, numel: int, outer: list[str], inner: list[str], room: int = EARLY) -> None:
+        """Moves loads of later loops to the first one, so that they are in flight together.
 
         Args:
             numel: of the kernel's space: smaller operands are read by all rows and lie near.
             outer, inner: statements of the first loop, and of the one inside it.
+            room: registers of a thread for operands of the first loop and those moved there.
         """
-        room = EARLY
         for node, registers, scope, line, of_lane in self.loads:
-            place = inner if of_lane else outer
+            target = inner if of_lane else outer
             room -= registers
-            if prod(node.shape) >= numel and room >= 0 and scope.lines is not place:
+            if prod(node.shape) >= numel and room >= 0 and scope.lines is not target:
                 scope.lines.remove(line)
-                place.append(line)
+                target.append(line)
 
 
 def _fits_int(node: Node) -> bool:

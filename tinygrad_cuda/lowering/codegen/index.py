@@ -1,132 +1,41 @@
-"""Index arithmetic inside a kernel's loads: shapes, guards and their C text.
+"""Index arithmetic inside a kernel's loads: guards, and the C text of indices.
 Movement ops (reshape, permute, slice, flip, pad, window) become these, and so cost no kernel."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import gcd
 from typing import Any
 
 from tinygrad_cuda.lowering.codegen.affine import (
     AffineLeaf,
-    Bounded,
     Compound,
     FloorDiv,
     Index,
     IndexVariable,
     Mod,
-    Opaque,
-    Symbol,
     Term,
     constant,
     divide,
+    divisible,
+    flatten,
     opaque,
+    split_lane,
     symbol,
+    unflatten,
     variable,
 )
 
 __all__ = [
-    "Bounded",
-    "Compound",
-    "Condition",
-    "FloorDiv",
-    "Index",
-    "AffineLeaf",
-    "Mod",
-    "Opaque",
-    "Symbol",
-    "Term",
-    "IndexVariable",
-    "all_of",
-    "below",
-    "constant",
-    "divide",
-    "divisible",
-    "fits_int",
-    "flatten",
-    "merge_axes",
-    "nonnegative",
-    "opaque",
-    "render",
-    "split_lane",
-    "strided",
-    "symbol",
-    "unflatten",
-    "variable",
-]
+    "AffineLeaf", "Condition", "FloorDiv", "Index", "IndexVariable", "Mod", "Term", "all_of",
+    "below", "constant", "divide", "divisible", "fits_int", "flatten",
+    "nonnegative", "opaque", "render", "split_lane", "symbol", "unflatten", "variable",
+]  # fmt: skip
 
 INT_MAX = 2**31 - 1
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
-
-
-# ---- shapes ------------------------------------------------------------------------------------
-
-
-def strided(coordinates: Sequence[Index], strides: Sequence[int], offset: Index | int = 0) -> Index:
-    """sum of coordinate * stride + offset, in elements."""
-    total = Index((), 0) + offset
-    for coordinate, stride in zip(coordinates, strides, strict=True):
-        total = total + coordinate * stride
-    return total
-
-
-def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
-    """Row-major position of `coordinates` in `shape`."""
-    total = Index((), 0)
-    for coordinate, extent in zip(coordinates, shape, strict=True):
-        total = total * extent + coordinate
-    return total
-
-
-def unflatten(index: Index, shape: Sequence[int]) -> tuple[Index, ...]:
-    """Row-major coordinates in `shape` of a position 0 <= index < product of shape."""
-    found: list[Index] = []
-    for axis in range(len(shape) - 1, 0, -1):
-        index, coordinate = divide(index, shape[axis])
-        found.append(coordinate)
-    if shape:
-        found.append(index if shape[0] > 1 else Index((), 0))
-    return tuple(reversed(found))
-
-
-def merge_axes(
-    shape: Sequence[int], strides: Sequence[Sequence[int]]
-) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Fewest axes that walk the same elements in the same order, for every operand alike.
-
-    Axes of extent 1 go; axes a, a+1 join where stride[a] == stride[a+1] * shape[a+1] everywhere.
-    """
-    merged: list[int] = []
-    kept: list[list[int]] = [[] for _ in strides]
-    for axis, extent in enumerate(shape):
-        if extent == 1:
-            continue
-        if merged and all(k[-1] == s[axis] * extent for k, s in zip(kept, strides, strict=True)):
-            merged[-1] *= extent
-            for k, s in zip(kept, strides, strict=True):
-                k[-1] = s[axis]
-        else:
-            merged.append(extent)
-            for k, s in zip(kept, strides, strict=True):
-                k.append(s[axis])
-    return tuple(merged), [tuple(k) for k in kept]
-
-
-def divisible(index: Index, n: int) -> bool:
-    """Whether every coefficient and the constant are multiples of n."""
-    index = index.expanded()
-    return index.constant % n == 0 and all(c % n == 0 for c, _ in index.terms)
-
-
-def split_lane(index: Index, lane: Index) -> tuple[int, Index] | None:
-    """(coefficient, rest) with index = coefficient * lane + rest `lane` not in rest; or None."""
-    index = index.expanded()
-    ((_, term),) = lane.terms
-    coefficient = next((c for c, t in index.terms if t == term), 0)
-    rest = index - lane * coefficient
-    return None if term in rest.leaves else (coefficient, rest)
 
 
 # ---- conditions --------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def moved(node: Node, at: Coordinates, symbol: Symbols) -> tuple[Coordinates, Gu
     if op.fills and not prod(shape):
         return at, False, fill
     reading = _Reading(symbol)
-    found = op.cuda(at, reading, shape, **node.attributes)
-    inner = (c if isinstance(c, Index) else ix.constant(c) for c in found)
+    coordinates = op.cuda(at, reading, shape, **node.attributes)
+    inner = (c if isinstance(c, Index) else ix.constant(c) for c in coordinates)
     guard = ix.all_of(reading.conditions)
     return tuple(c.within(0, size - 1) for c, size in zip(inner, shape, strict=True)), guard, fill

@@ -62,8 +62,8 @@ class KernelParams:
     def argument(self, argument: Argument, ctype: str) -> str:
         """A number of the program, which lies in memory; see `template.wrapped`."""
         item = argument.position, ctype
-        place = self._add((argument, ctype), "number", "argument", item, f"const {ctype}*", False)
-        return place.removeprefix("p.")
+        pointer = self._add((argument, ctype), "number", "argument", item, f"const {ctype}*", False)
+        return pointer.removeprefix("p.")
 
     def number(self, value: Any, ctype: str) -> str:
         """A number of a node's attribute: a word if runs may change it, else a literal."""

@@ -123,6 +123,7 @@ class Stage:
     alone: bool = False  # its blocks take a multiprocessor each, though they are few
     threads: int = THREADS  # of a block
     waits: bool = False  # its blocks wait for each other
+    cluster: int = 1  # blocks that reach each other's shared memory
 
     @property
     def moved(self) -> int:
@@ -144,8 +145,8 @@ def _bytes_of(words: list[KernelParam]) -> int:
     """Bytes of what a stage reads and writes, each value once."""
     values: list[Node] = [word.item for word in words if word.kind == "value"]
     parts: list[Scratch] = [word.item for word in words if word.kind == "scratch"]
-    found = [prod(node.shape) * node.dtype.itemsize for node in values]
-    return sum(found) + sum(part.nbytes for part in parts)
+    sizes = [prod(node.shape) * node.dtype.itemsize for node in values]
+    return sum(sizes) + sum(part.nbytes for part in parts)
 
 
 @lru_cache(maxsize=16)

@@ -77,7 +77,7 @@ class Stores:
             text = f"tgc_load({writer.words.error()}, 0) != 0ull"
             writer.scopes[0].lines.append(f"const bool failed = {text};")
             memo["failed"] = "failed"
-        if node in self.kernel.places:
+        if node in self.kernel.overwrites:
             return value, f"!failed && {condition}" if condition else "!failed"
         old = node
         while old.op is common.assign:

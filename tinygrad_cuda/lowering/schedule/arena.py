@@ -27,13 +27,13 @@ class Arena(NamedTuple):
     """Where values lie between kernels.
 
     Attributes:
-        places: of each value or scratch memory the offset and bytes.
+        slots: of each value or scratch memory the offset and bytes.
         nbytes: in all.
         over: values that are stored over one that their kernel reads, and that one.
         inside: values that lie in the memory of a result until that is written, and which result.
     """
 
-    places: dict[Any, tuple[int, int]]
+    slots: dict[Any, tuple[int, int]]
     nbytes: int
     over: dict[Any, Any]
     inside: dict[Any, Node]
@@ -59,14 +59,14 @@ def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, 
         schedule: its kernels read and write values.
         scratches: memory between the stages of each kernel, by name, and its bytes.
     """
-    kept = set(schedule.outputs)
+    outputs = set(schedule.outputs)
     readers: dict[Node, list[Kernel]] = {}
     for kernel in schedule.kernels:
         for node in kernel.reads:
             readers.setdefault(node, []).append(kernel)
     buffers = []
     for kernel in schedule.kernels:
-        between = [node for node in kernel.stores if node not in kept]
+        between = [node for node in kernel.stores if node not in outputs]
         over = overwritten_reads(kernel) if between else {}
         for node in between:
             own, users = tuple(over.get(node, ())), tuple(readers.get(node, ()))
@@ -78,13 +78,13 @@ def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, 
         PlannedRegion(node, nbytes_of(node), kernel)
         for kernel in schedule.kernels
         for node in kernel.stores
-        if node in kept and node not in kernel.places and nbytes_of(node) >= WORTH_SHARING
+        if node in outputs and node not in kernel.overwrites and nbytes_of(node) >= WORTH_SHARING
     ]
     plan = plan_memory(_Order(schedule.kernels), buffers, regions)
     schedule.put_before(
         (cast(Kernel, edge.before), cast(Kernel, edge.after)) for edge in plan.edges
     )
     sizes = {buffer.name: buffer.nbytes for buffer in buffers}
-    places = {name: (offset, sizes[name]) for name, offset in plan.offsets.items()}
+    slots = {name: (offset, sizes[name]) for name, offset in plan.offsets.items()}
     inside = {name: cast(Node, region) for name, region in plan.inside.items()}
-    return Arena(places, plan.peak, plan.over, inside)
+    return Arena(slots, plan.peak, plan.over, inside)

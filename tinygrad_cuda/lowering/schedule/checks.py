@@ -20,7 +20,7 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
 def unread_checks(checks: Sequence[Node], schedule: Schedule) -> list[Node]:
     """Those of a program's checks of which no kernel evaluates every element."""
     roots = [node for kernel in schedule.kernels for node in (*kernel.stores, *kernel.anchors)]
-    # Nodes are made anew on the way to the schedule; a check keeps its code.
+    # Rewriting makes nodes anew; a check keeps its code.
     read = {n.attributes["code"] for n in _evaluated(roots) if n.op in indexing.CHECKS}
     return [node for node in checks if node.attributes["code"] not in read]
 

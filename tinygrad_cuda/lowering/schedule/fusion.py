@@ -43,7 +43,7 @@ class Edge(NamedTuple):
 
 
 def signature(shape: Shape, axes: Iterable[int]) -> Signature:
-    """How kept and reduced axes alternate in `shape`.
+    """How axes that stay and reduced ones alternate in `shape`.
 
     Example:
         >>> signature((8, 1, 3, 5, 7), (3, 4))
@@ -222,22 +222,22 @@ def _inline_values(
         for edge in operands:
             readers.setdefault(edge.base, []).append(edge)
     cost: dict[Node, tuple[int, frozenset[Node]]] = {}  # of the expression; inputs it loads
-    found: set[Node] = set()
+    inline: set[Node] = set()
     for node in order:
         if node in wanted:
             continue
-        known = _inline_cost(node, cost)
-        if known is None:
+        inlined = _inline_cost(node, cost)
+        if inlined is None:
             continue
         if node.op.kind == "elementwise":
             spread = all(edge.kind != FLAT for edge in readers.get(node, []))
-            loads = len(known[1])
+            loads = len(inlined[1])
             limit = (INLINE_COST, CHEAP_COST)[loads] if loads < 2 else 0
-            if known[0] > max(limit, BROADCAST_COST if spread and loads <= 4 else 0):
+            if inlined[0] > max(limit, BROADCAST_COST if spread and loads <= 4 else 0):
                 continue
-            found.add(node)
-        cost[node] = known
-    return found
+            inline.add(node)
+        cost[node] = inlined
+    return inline
 
 
 def _inline_cost(

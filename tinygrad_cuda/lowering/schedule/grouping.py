@@ -186,7 +186,7 @@ class Groups:
         self.target = target
         self.wanted = set(wanted)
         self.nodes = order = topological(wanted)
-        self.position = {node: place for place, node in enumerate(order)}
+        self.position = {node: position for position, node in enumerate(order)}
         self.stop, self.inline, self.edges, self.copied = dataflow(order, self.wanted, copying)
         self.order = [
             node for node in order if node in self.edges and node not in self.inline
@@ -217,20 +217,20 @@ class Groups:
         for node in self.order:
             for edge in self.edges[node]:
                 readers.setdefault(edge.base, []).append(node if edge.kind == FLAT else edge.base)
-        found: set[Node] = set()
+        updates: set[Node] = set()
         for node in reversed(self.order):
             if node.op is common.assign:
                 # An assign of a value that has nothing to do with the old one is a store.
                 if node in reaches:
-                    found.add(node)
+                    updates.add(node)
             elif node.op.kind == "elementwise" and node not in self.wanted:
                 own = node in reaches or all(
                     edge.base in self.wanted or edge.base not in self.edges
                     for edge in self.edges[node]
                 )
-                if own and all(reader in found for reader in readers.get(node, [])):
-                    found.add(node)
-        return found
+                if own and all(reader in updates for reader in readers.get(node, [])):
+                    updates.add(node)
+        return updates
 
     def grow(self) -> None:
         """Each node joins the kernel of an operand if it can; that which waits longest first."""
@@ -287,10 +287,10 @@ class Groups:
         self.depth[group] = 1 + max((self.depth[other] for other in self.before[group]), default=0)
         return group
 
-    def _join(self, a: Group, b: Group, alike: bool = False) -> Group | None:
+    def _join(self, a: Group, b: Group, same_value: bool = False) -> Group | None:
         """Makes the two one, if their spaces agree and no third kernel stands between them.
 
-        `alike`: they reduce the same value.
+        `same_value`: they reduce the same value.
         """
         settled = b.update and a.kind == "contract" and self._settled(a)
         result = merged(a, b, self.edges, self.position, settled)
@@ -298,8 +298,8 @@ class Groups:
             b.why = b.why or result
             return None
         # A few sums take longer to launch than to make.
-        alike = alike or not (a.anchors and b.anchors) or result.numel <= FEW_ELEMENTS
-        if not (alike or self._share(a, b) or self._feeds(a, b)):
+        same_value = same_value or not (a.anchors and b.anchors) or result.numel <= FEW_ELEMENTS
+        if not (same_value or self._share(a, b) or self._feeds(a, b)):
             b.why = b.why or "it reduces other values"
             return None
         if self._delays(a, b) or self._delays(b, a):
@@ -426,21 +426,21 @@ class Groups:
 
     def _flat_values(self, group: Group) -> set[Node]:
         """Values that a group reads element by element, and those that they are made of."""
-        found = self.flat.get(group)
-        if found is not None:
-            return found
-        found, nodes = set[Node](), list(group.members)
+        values = self.flat.get(group)
+        if values is not None:
+            return values
+        values, nodes = set[Node](), list(group.members)
         for node in nodes:
             for edge in self.edges[node]:
                 base = edge.base
-                if edge.kind != FLAT or prod(base.shape) != group.numel or base in found:
+                if edge.kind != FLAT or prod(base.shape) != group.numel or base in values:
                     continue
                 if base in self.inline and base.op is elementwise.cast:
                     nodes.append(base)  # it costs nothing: what it casts is what is read
                 elif base.op is common.buffer or base in self.owner:
-                    found.add(base)
+                    values.add(base)
                     if base.op.kind == "elementwise" and self.owner.get(base) is not group:
                         nodes.append(base)
         if self.grown:
-            self.flat[group] = found
-        return found
+            self.flat[group] = values
+        return values

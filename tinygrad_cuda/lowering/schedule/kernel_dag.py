@@ -126,8 +126,8 @@ class Kernel:
         anchors: those of them that the skeleton itself computes: reductions, the contraction.
         stores: those that end up in memory.
         reads: values in memory that it reads: inputs of the program or stores of other kernels.
-        places: for a stored assign, the input whose storage it takes.
-        sign: how kept and reduced axes alternate, of a row or col kernel.
+        overwrites: for a stored assign, the input whose storage it takes.
+        sign: how axes that stay and reduced ones alternate, of a row or col kernel.
         numel: elements of the space it walks.
         reason: why it is a kernel of its own.
         before: kernels that must be done first.
@@ -153,7 +153,7 @@ class Kernel:
     update: bool
     target: Target
     reads: list[Node] = field(default_factory=list)
-    places: dict[Node, Node] = field(default_factory=dict)
+    overwrites: dict[Node, Node] = field(default_factory=dict)
     before: list[Kernel] = field(default_factory=list)
     pair: tuple[Kernel, Kernel] | None = None
     ahead: bool = False
@@ -207,9 +207,9 @@ class Schedule:
 
     def replace(self, parts: set[Kernel], joined: Kernel) -> None:
         """Puts one kernel in the place of the first of some others that it was made of."""
-        place = next(number for number, kernel in enumerate(self.kernels) if kernel in parts)
+        position = next(number for number, kernel in enumerate(self.kernels) if kernel in parts)
         self.kernels = [kernel for kernel in self.kernels if kernel not in parts]
-        self.kernels.insert(place, joined)
+        self.kernels.insert(position, joined)
         for kernel in self.kernels:
             before = (joined if other in parts else other for other in kernel.before)
             kernel.before = [other for other in dict.fromkeys(before) if other is not kernel]
@@ -258,12 +258,12 @@ def schedule(
     builder = _ScheduleBuilder(wanted, target, {n for n, c in choices.items() if c.copies})
     builder.grow()
     builder.join_siblings()
-    places = {
+    overwritten = {
         wanted[number]: buffer
         for number, buffer in (overwrites or {}).items()
         if wanted[number].op is common.assign
     }
-    made = Schedule(builder.kernels(places), wanted)
+    made = Schedule(builder.kernels(overwritten), wanted)
     if any(node.dtype.is_half for node in builder.nodes):
         narrowed = narrowed_values(builder.nodes, wanted)
         for kernel in made.kernels:
@@ -299,40 +299,40 @@ def large_values(kernel: Kernel) -> set[Node]:
 
 def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
     """Each output as a node that some kernel can store: copies of inputs, constants, doubles."""
-    found: dict[Node, None] = {}
+    stored_nodes: dict[Node, None] = {}
     for node in outputs:
         stored = node.op.kind == "elementwise" or not (
             node.op.kind == "leaf" or node.op in TRANSPARENT or is_identity_value(node)
         )
-        if not stored or node in found:
+        if not stored or node in stored_nodes:
             node = movement.reshape(node, shape=node.shape)
-        found[node] = None
-    return tuple(found)
+        stored_nodes[node] = None
+    return tuple(stored_nodes)
 
 
 class _ScheduleBuilder(Groups):
     """Kernels from groups that are grown.
 
     Attributes:
-        kept: values that end up in memory.
+        stored: values that end up in memory.
     """
 
     def __init__(self, wanted: tuple[Node, ...], target: Target, copying: set[Node]) -> None:
         super().__init__(wanted, target, copying)
-        self.kept: set[Node] = set()
+        self.stored: set[Node] = set()
 
-    def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
+    def kernels(self, overwritten: dict[Node, Node]) -> list[Kernel]:
         """Kernels in an order of execution, assigns in place where that is safe."""
         alone = len(self.after) == 1  # then no other reads what it makes
-        self.kept = self.wanted.intersection(self.order) if alone else stored_values(self)
-        living = [g for g in self.after if any(node in self.kept for node in g.members)]
+        self.stored = self.wanted.intersection(self.order) if alone else stored_values(self)
+        living = [g for g in self.after if any(node in self.stored for node in g.members)]
         for group in living:
             group.members = self._needed(group)
         reads = {group: self._reads(group) for group in living}
         self.after = {group: set() for group in living}
         self.before = {group: set() for group in living}
-        for group, found in reads.items():
-            for _, edge in found:
+        for group, loads in reads.items():
+            for _, edge in loads:
                 if edge.base in self.owner:
                     self._put_before(self.owner[edge.base], group)
         made = {
@@ -340,7 +340,7 @@ class _ScheduleBuilder(Groups):
                 kind=group.kind,
                 nodes=group.members,
                 anchors=group.anchors,
-                stores=[node for node in group.members if node in self.kept],
+                stores=[node for node in group.members if node in self.stored],
                 sign=group.sign,
                 numel=group.numel,
                 reason=group.why or "no kernel before it to join",
@@ -351,9 +351,9 @@ class _ScheduleBuilder(Groups):
             )
             for group in living
         }
-        for node, buffer in places.items():
+        for node, buffer in overwritten.items():
             if node in self.owner and self._order_in_place(node, buffer, reads):
-                made[self.owner[node]].places[node] = buffer
+                made[self.owner[node]].overwrites[node] = buffer
         self._order_checks()
         for group, kernel in made.items():
             kernel.before = [made[other] for other in self.sorted(self.before[group])]
@@ -364,7 +364,7 @@ class _ScheduleBuilder(Groups):
         if len(made) == 1:
             return list(made.values())
         kernels = [made[group] for group in self.sorted(made)]
-        between = {node for node in self.kept if node in self.owner} - self.wanted
+        between = {node for node in self.stored if node in self.owner} - self.wanted
         traffic = {
             kernel: Traffic(
                 [node for node in kernel.reads if node in between],
@@ -377,7 +377,7 @@ class _ScheduleBuilder(Groups):
 
     def _needed(self, group: Group) -> list[Node]:
         """The members that its stored values are made of."""
-        stack = [node for node in group.members if node in self.kept]
+        stack = [node for node in group.members if node in self.stored]
         needed = set(stack)
         while stack:
             for edge in self.edges[stack.pop()]:
@@ -388,7 +388,7 @@ class _ScheduleBuilder(Groups):
 
     def _reads(self, group: Group) -> list[tuple[Node, Edge]]:
         """What the kernel loads: (the member that needs it, the value in memory)."""
-        found: list[tuple[Node, Edge]] = []
+        reads: list[tuple[Node, Edge]] = []
         for member in group.members:
             stack = list(self.edges[member])
             seen: set[Edge] = set()
@@ -398,14 +398,14 @@ class _ScheduleBuilder(Groups):
                     continue
                 seen.add(edge)
                 owner = self.owner.get(edge.base)
-                again = owner is not None and owner is not group and edge.base not in self.kept
+                again = owner is not None and owner is not group and edge.base not in self.stored
                 if again or (owner is None and edge.base.op is not common.buffer):
                     for inner in self.edges.get(edge.base, []):
                         kind = FLAT if edge.kind == inner.kind == FLAT else OTHER
                         stack.append(Edge(inner.base, kind))
                 elif owner is not group:
-                    found.append((member, edge))
-        return found
+                    reads.append((member, edge))
+        return reads
 
     def _order_in_place(
         self, node: Node, buffer: Node, reads: dict[Group, list[tuple[Node, Edge]]]
@@ -422,8 +422,8 @@ class _ScheduleBuilder(Groups):
                 return False
         readers = [
             group
-            for group, found in reads.items()
-            if group is not own and any(edge.base is buffer for _, edge in found)
+            for group, loads in reads.items()
+            if group is not own and any(edge.base is buffer for _, edge in loads)
         ]
         if any(self.reaches(own, group) for group in readers):
             return False
@@ -446,8 +446,8 @@ class _ScheduleBuilder(Groups):
                 checks.setdefault(node, []).append(group)
                 if whole and not any(self.reaches(later, group) for later in assigns):
                     complete.setdefault(node, group)
-        first = [[complete[n]] if n in complete else found for n, found in checks.items()]
-        for group in self.sorted({group for found in first for group in found}):
+        first = [[complete[n]] if n in complete else groups for n, groups in checks.items()]
+        for group in self.sorted({group for groups in first for group in groups}):
             for later in self.sorted(assigns):
                 if group is not later and not self.reaches(later, group):
                     self._put_before(group, later)
@@ -455,17 +455,17 @@ class _ScheduleBuilder(Groups):
     def _checks(self, group: Group) -> dict[Node, bool]:
         """The checks that a kernel makes, and whether of all their values."""
         stack = [(node, True) for node in group.members]
-        found: dict[Node, bool] = {}
+        visited: dict[Node, bool] = {}
         while stack:
             node, whole = stack.pop()
-            if found.get(node, False) or (node in found and not whole):
+            if visited.get(node, False) or (node in visited and not whole):
                 continue
-            found[node] = whole
+            visited[node] = whole
             for edge in self.edges[node]:
                 base = edge.base
-                if base in self.inline or (base in self.owner and base not in self.kept):
+                if base in self.inline or (base in self.owner and base not in self.stored):
                     stack.append((base, whole and edge.kind != OTHER))
-        return {node: whole for node, whole in found.items() if node.op in indexing.CHECKS}
+        return {node: whole for node, whole in visited.items() if node.op in indexing.CHECKS}
 
     def _put_before(self, a: Group, b: Group) -> None:
         self.after[a].add(b)

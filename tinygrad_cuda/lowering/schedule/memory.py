@@ -283,11 +283,15 @@ class _Planner:
         now = len(self.before) - 1
         for name in buffer.over:
             start = self.offsets.get(name)
-            found = [s for s in self.segments if s.owner and s.owner.name == name]
-            found = [segment for segment in found if segment.start == start]
-            if found and not found[0].users >> (now + 1) and found[0].end - found[0].start == size:
+            matching = [s for s in self.segments if s.owner and s.owner.name == name]
+            matching = [segment for segment in matching if segment.start == start]
+            if (
+                matching
+                and not matching[0].users >> (now + 1)
+                and matching[0].end - matching[0].start == size
+            ):
                 self.over[buffer.name] = name
-                return _Gap(0, size, found[0].start, (found[0],))
+                return _Gap(0, size, matching[0].start, (matching[0],))
         return None
 
     def region_of(self, buffer: PlannedBuffer, size: int) -> PlannedRegion | None:
@@ -338,10 +342,10 @@ class _Planner:
         first = bisect_right(segments, start, key=_end)
         last = bisect_left(segments, end, key=_start)
         cut = segments[first:last]
-        kept = [s._replace(end=start) for s in cut[:1] if s.start < start]
-        kept.append(_ArenaSegment(start, end, buffer, users))
-        kept += [s._replace(start=end) for s in cut[-1:] if s.end > end]
-        segments[first:last] = kept
+        rest = [s._replace(end=start) for s in cut[:1] if s.start < start]
+        rest.append(_ArenaSegment(start, end, buffer, users))
+        rest += [s._replace(start=end) for s in cut[-1:] if s.end > end]
+        segments[first:last] = rest
 
     def check_readers(self, buffers: Sequence[PlannedBuffer]) -> None:
         for buffer in buffers:
@@ -383,7 +387,7 @@ def _layout(
     """
     taken: dict[PlannedRegion | None, list[tuple[int, int, _Span]]] = {None: []}
     taken |= {region: [] for region in sorted(regions, key=lambda region: region.nbytes)}
-    found: dict[Hashable, _Spot] = {}
+    spots: dict[Hashable, _Spot] = {}
     for span in sorted(_spans(position, buffers, least), key=lambda span: -span.size):
         for region in [*list(taken)[1:], None]:
             start = _lowest([t for t in taken[region] if _together(t[2], span)], span.size)
@@ -394,10 +398,10 @@ def _layout(
                 taken[region].append((start, start + span.size, span))
                 over: Hashable | None = None
                 for buffer in span.buffers:
-                    found[buffer.name] = _Spot(region, start, span.size, over)
+                    spots[buffer.name] = _Spot(region, start, span.size, over)
                     over = buffer.name
                 break
-    return found
+    return spots
 
 
 def _spans(
@@ -440,19 +444,19 @@ def _topological(kernels: KernelGraph) -> list[Hashable]:
         ValueError: there is a circle.
     """
     names = list(kernels)
-    number = {kernel: place for place, kernel in enumerate(names)}
+    number = {kernel: position for position, kernel in enumerate(names)}
     after: list[list[int]] = [[] for _ in names]
     waiting = [0] * len(names)
-    for place, kernel in enumerate(names):
+    for position, kernel in enumerate(names):
         for source in kernels.predecessors(kernel):
-            after[number[source]].append(place)
-            waiting[place] += 1
-    ready = [place for place, count in enumerate(waiting) if not count]
+            after[number[source]].append(position)
+            waiting[position] += 1
+    ready = [position for position, count in enumerate(waiting) if not count]
     order = []
     while ready:
-        place = heappop(ready)
-        order.append(names[place])
-        for later in after[place]:
+        position = heappop(ready)
+        order.append(names[position])
+        for later in after[position]:
             waiting[later] -= 1
             if not waiting[later]:
                 heappush(ready, later)

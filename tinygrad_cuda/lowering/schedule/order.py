@@ -42,14 +42,14 @@ def execution_order(
         ValueError: there is a circle.
     """
     kernels = list(before)
-    place = {kernel: number for number, kernel in enumerate(kernels)}
+    position = {kernel: number for number, kernel in enumerate(kernels)}
     after: dict[K, list[K]] = {kernel: [] for kernel in kernels}
     for kernel in kernels:
         for earlier in before[kernel]:
             after[earlier].append(kernel)
     readers, freed = _freed(kernels, traffic, sizes)
     waiting = {kernel: len(before[kernel]) for kernel in kernels}
-    ready = [number for kernel, number in place.items() if not waiting[kernel]]
+    ready = [number for kernel, number in position.items() if not waiting[kernel]]
     heapify(ready)
     freeing = [number for number in ready if freed[kernels[number]] >= WORTH_AN_ORDER]
     done: set[K] = set()
@@ -63,9 +63,9 @@ def execution_order(
         for later in after[kernel]:
             waiting[later] -= 1
             if not waiting[later]:
-                heappush(ready, place[later])
+                heappush(ready, position[later])
                 if freed[later] >= WORTH_AN_ORDER:
-                    heappush(freeing, place[later])
+                    heappush(freeing, position[later])
         for value in traffic[kernel].reads:
             users = readers[value]
             users.remove(kernel)
@@ -73,7 +73,7 @@ def execution_order(
                 (last,) = users
                 freed[last] += sizes[value]
                 if not waiting[last] and freed[last] >= WORTH_AN_ORDER:
-                    heappush(freeing, place[last])
+                    heappush(freeing, position[last])
     if len(order) < len(kernels):
         raise ValueError("the kernels wait for each other in a circle")
     return order

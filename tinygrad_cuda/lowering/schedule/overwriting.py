@@ -30,16 +30,16 @@ def overwritten_reads(kernel: Kernel) -> dict[Node, list[Node]]:
     if any(loops[node] + 1 >= last for node in kernel.one_hot):
         return {}  # loaded as the last loop begins, in which others store already
     memory = set(kernel.reads)
-    found = {}
+    reads_by_store = {}
     for node in kernel.wide_stores:
-        if loops[node] + 1 == last and node not in kernel.places:
+        if loops[node] + 1 == last and node not in kernel.overwrites:
             own = operands([node], memory).flat
-            found[node] = [
+            reads_by_store[node] = [
                 read
                 for read in kernel.reads
                 if read in own and _same_bytes(read, node) and _met_flat(read, kernel)
             ]
-    return {node: reads for node, reads in found.items() if reads}
+    return {node: reads for node, reads in reads_by_store.items() if reads}
 
 
 def _same_bytes(a: Node, b: Node) -> bool:

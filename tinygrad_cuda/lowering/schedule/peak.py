@@ -1,4 +1,4 @@
-"""What a program holds in memory at most, and for whom: known from its plan, before it runs."""
+"""What a program holds in memory at most, and for whom: read off its plan, before it runs."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def memory_use(inputs: Sequence[Node], schedule: Schedule, arena: Arena) -> Memo
         schedule: its kernels.
         arena: where values between them lie.
     """
-    placed = {node for kernel in schedule.kernels for node in kernel.places}
+    placed = {node for kernel in schedule.kernels for node in kernel.overwrites}
     fresh = [node for node in schedule.outputs if node not in placed]
     return MemoryUse(
         sum(map(nbytes_of, inputs)),
         sum(map(nbytes_of, fresh)),
         arena.nbytes,
-        _peak(schedule, arena) if arena.places else None,
+        _peak(schedule, arena) if arena.slots else None,
     )
 
 
@@ -104,10 +104,10 @@ def _peak(schedule: Schedule, arena: Arena) -> Peak:
     """The kernel at which most is in memory."""
     last = {node: k for k, kernel in enumerate(schedule.kernels) for node in kernel.reads}
     owners = [
-        Owner(node, arena.places[node][1], number, max(number, last.get(node, number)))
+        Owner(node, arena.slots[node][1], number, max(number, last.get(node, number)))
         for number, kernel in enumerate(schedule.kernels)
         for node in kernel.stores
-        if node in arena.places and node not in arena.inside
+        if node in arena.slots and node not in arena.inside
     ]
     changes = [0] * (len(schedule.kernels) + 1)
     end = {old: last[old] for old in arena.over.values()}  # its bytes are another's from then on
@@ -118,5 +118,5 @@ def _peak(schedule: Schedule, arena: Arena) -> Peak:
     for change in changes[1:-1]:
         held.append(held[-1] + change)
     worst = max(range(len(held)), key=held.__getitem__)
-    found = [o for o in owners if o.writer <= worst < end.get(o.node, o.reader + 1)]
-    return Peak(worst, held[worst], sorted(found, key=lambda owner: -owner.nbytes))
+    alive = [o for o in owners if o.writer <= worst < end.get(o.node, o.reader + 1)]
+    return Peak(worst, held[worst], sorted(alive, key=lambda owner: -owner.nbytes))

@@ -5,6 +5,7 @@ The skeletons are cut by these numbers; the rules of fusion ask them whether a k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from tinygrad_cuda.graph.node import Node
@@ -23,6 +24,7 @@ AHEAD = 4  # loads of a thread that may be in flight for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
 WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
 HELD = 32  # values of each operand that a thread keeps in registers
+WALK_SPARE = 40  # registers of a thread whose warp walks over rows, beside a row and its columns
 ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
 
 
@@ -107,10 +109,25 @@ def stays_on_chip(kernel: Kernel) -> bool:
     return values_of_thread(kernel) <= HELD
 
 
-def values_of_thread(kernel: Kernel) -> int:
-    """How many elements of a row a thread takes, where a block takes the row."""
-    width = row_width(kernel, THREADS)
-    return -(-length_of(kernel.sign) // width // THREADS) * width
+def carrying_threads(kernel: Kernel) -> int:
+    """Threads of a row that carry its columns, with the row in registers: 0 if it stays nowhere."""
+    if row_group(kernel) == THREADS:
+        return THREADS if stays_on_chip(kernel) else 0
+    vectors = length_of(kernel.sign) // row_width(kernel, WARP)
+    return WARP if vectors >= WARP and values_of_thread(kernel, WARP) <= HELD else 0
+
+
+def walk_registers(rows: Kernel, sums: Sequence[Node]) -> int:
+    """Registers of a thread whose warp walks over rows and carries column sums."""
+    wide = [node for node in rows.reads if prod(node.shape) >= rows.numel]
+    each = sum(max(node.dtype.itemsize, 4) for node in wide) + sum(map(accumulator_bytes, sums))
+    return values_of_thread(rows, WARP) * each // 4 + WALK_SPARE
+
+
+def values_of_thread(kernel: Kernel, threads: int = THREADS) -> int:
+    """How many elements of a row a thread takes, where so many take the row."""
+    width = row_width(kernel, threads)
+    return -(-length_of(kernel.sign) // width // threads) * width
 
 
 def column_blocks(target: Target) -> int:

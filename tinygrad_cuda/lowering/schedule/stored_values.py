@@ -99,10 +99,10 @@ class _StoredValues:
             self._opened([edge for node in nodes for edge in self.groups.edges[node]], group)
             for nodes in (group.members, gathering)
         ]
-        found, tiles = (part for part in opened if part is not None)
-        self.loads[group], self.made[group] = found.loads, found.made
+        operands, tiles = (part for part in opened if part is not None)
+        self.loads[group], self.made[group] = operands.loads, operands.made
         self.tiles[group] = tiles.loads
-        for node in found.loads:
+        for node in operands.loads:
             self.users[node] = self.users.get(node, frozenset()) | {group}
 
     def may_be_remade(self, node: Node) -> bool:
@@ -167,12 +167,12 @@ class _StoredValues:
         if narrow is not None:
             self.stored.add(narrow)
         remade = {group: self._remade(node, group) for group in users}
-        found = {group: made for group, made in remade.items() if made is not None}
-        wanted = forced or narrow is not None or self._is_cheap(node, found)
-        if len(found) < len(users) or not (wanted or self._worth_it(node, found)):
+        possible = {group: made for group, made in remade.items() if made is not None}
+        wanted = forced or narrow is not None or self._is_cheap(node, possible)
+        if len(possible) < len(users) or not (wanted or self._worth_it(node, possible)):
             self.stored.add(node)
             return
-        for group, made in found.items():
+        for group, made in possible.items():
             self.stored |= made.small
             self.made[group] = self.made[group] | made.made
             self.loads[group] = self.loads[group] - {node} | made.loads
@@ -193,10 +193,10 @@ class _StoredValues:
 
     def _remade(self, node: Node, group: Group) -> _Remade | None:
         """What a kernel needs to make a value that is stored no longer; None if it cannot."""
-        found = self._opened([Edge(node, FLAT)], group, node)
-        if found is None or node not in self.tiles[group]:
-            return found
-        return found if found.cost <= CHEAP_COST and _full(node, found) <= 1 else None
+        operands = self._opened([Edge(node, FLAT)], group, node)
+        if operands is None or node not in self.tiles[group]:
+            return operands
+        return operands if operands.cost <= CHEAP_COST and _full(node, operands) <= 1 else None
 
     def _opened(
         self, edges: list[Edge], group: Group, remade: Node | None = None
@@ -209,7 +209,7 @@ class _StoredValues:
             remade: a value of another kernel that is made again, each element from its own.
         """
         groups = self.groups
-        found = _Remade(set(), set(), set())
+        opened = _Remade(set(), set(), set())
         stack, seen = list(edges), set[Edge]()
         while stack:
             edge = stack.pop()
@@ -221,16 +221,16 @@ class _StoredValues:
             if remade is not None and (edge.kind == OTHER or not self._outlives(base, group)):
                 return None
             if base in self.stored or base.op is common.buffer:
-                found.loads.add(base)
+                opened.loads.add(base)
             elif remade and owner is groups.owner[remade] and self._is_small(base, remade):
-                found.loads.add(base)
-                found.small.add(base)
+                opened.loads.add(base)
+                opened.small.add(base)
             elif owner is None or base.op.kind == "elementwise":
-                found.made.add(base)
+                opened.made.add(base)
                 stack.extend(groups.edges.get(base, ()))
             else:
                 return None
-        return found
+        return opened
 
     def _is_small(self, base: Node, remade: Node) -> bool:
         return prod(base.shape) * SMALL_SHARE <= prod(remade.shape)

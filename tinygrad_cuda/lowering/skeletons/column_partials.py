@@ -9,14 +9,39 @@ from tinygrad_cuda.lowering.codegen.names import value_stem
 from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.resources import THREADS, column_blocks, column_bytes
-from tinygrad_cuda.lowering.skeletons.reduction_accumulators import ReductionAccumulators
+from tinygrad_cuda.lowering.schedule.resources import (
+    THREADS,
+    column_blocks,
+    column_bytes,
+    walk_registers,
+)
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
+    Accumulator,
+    ReductionAccumulators,
+)
 from tinygrad_cuda.lowering.target import WARP, Target
+
+LEAST_ACROSS = 8  # columns of a block that joins parts: 32 bytes of each
+BLOCK_REGISTERS = 256  # of threads with the same number in all blocks of a multiprocessor
 
 
 def pipeline_blocks(target: Target) -> int:
     """Blocks that walk over rows sent for ahead: one for each multiprocessor."""
     return target.multiprocessors
+
+
+def walking_blocks(rows: Kernel, columns: Kernel) -> int:
+    """Blocks whose warps walk over rows: two for each multiprocessor if registers allow."""
+    two = 2 * walk_registers(rows, columns.anchors) <= BLOCK_REGISTERS
+    return (2 if two else 1) * rows.target.multiprocessors
+
+
+def _columns_of_block(columns: int, target: Target) -> int:
+    """Neighbours whose parts a block joins: the fewer, the more blocks share the work."""
+    across = WARP
+    while across > LEAST_ACROSS and columns < across * target.multiprocessors:
+        across //= 2
+    return across
 
 
 class Columns:
@@ -29,6 +54,7 @@ class Columns:
         offset: where shared memory is free.
         trips: turns of a thread's loop over a row, if its columns are to stay in registers.
         walkers: blocks that walk over rows.
+        warps: of a block that each walk over rows of their own; 0: the block takes a row together.
     """
 
     def __init__(
@@ -40,14 +66,18 @@ class Columns:
         offset: int,
         trips: int = 0,
         walkers: int = 0,
+        warps: int = 0,
     ) -> None:
         self.row, self.kernel, self.width, self.items = row, kernel, width, items
-        self.trips = trips
+        self.trips, self.shared = trips, 0
         self.own = ReductionAccumulators(kernel)
         row.writer.memory |= set(kernel.reads) - set(row.kernel.nodes)
         self.phase = {one: row.ready(one.node.sources[0]) for one in self.own.accumulators}
-        each = -(-row.lines // (walkers or column_blocks(row.kernel.target)))
-        self.blocks = -(-row.lines // each)  # of which each has as many rows, or one less
+        walkers = walkers or column_blocks(row.kernel.target)
+        self.dense = max(1, walkers // row.kernel.target.multiprocessors)
+        walkers *= max(1, warps)
+        walkers = -(-row.lines // -(-row.lines // walkers))  # each has as many rows, or one less
+        self.blocks = -(-walkers // max(1, warps))
         self.declare: list[str] = []
         self.start: list[str] = []
         self.last: list[str] = []
@@ -69,10 +99,23 @@ class Columns:
         }
         for name, (one, scratch) in zip(self.names, self.scratches.items()):
             pointer = row.words.scratch(scratch, one.ctype, True)
+            if warps:
+                self.last += self._of_warps(name, one, pointer, warps)
+                continue
             element = f"(virtual_block * {items} + item) * {width}"
             where = f"({name}[k]" if trips else f"<{width}>({name}, item, {items}"
             self.last.append(f"tgc_columns_keep{where}, {pointer}, {element});")
-        self.shared = offset
+        self.shared = max(self.shared, offset)
+
+    def _of_warps(self, name: str, one: Accumulator, pointer: str, warps: int) -> list[str]:
+        """The statements that join the running values of a block's warps, in their order."""
+        self.shared = max(self.shared, warps * self.own.lines * one.bytes)
+        text = fill(
+            "row_reduce.cuh", "join_warps", ctype=one.ctype, operator=f"{one.operator}()",
+            value=name, partial=pointer, trips=self.trips, group=WARP, items=self.items,
+            width=self.width, columns=self.own.lines, warps=warps, threads=THREADS,
+        )  # fmt: skip
+        return text.splitlines()
 
     @property
     def loops(self) -> int:
@@ -103,11 +146,12 @@ class Columns:
         own.settle(taken)
         made, stored = own.finish()
         element = f"part * {own.lines} + column"
+        across = _columns_of_block(own.lines, self.kernel.target)
         body = fill(
             "column_reduce.cuh",
             "join_columns",
-            across=WARP,
-            down=THREADS // WARP,
+            across=across,
+            down=THREADS // across,
             columns=own.lines,
             parts=self.blocks,
             before=own.start(taken),
@@ -121,13 +165,13 @@ class Columns:
                 for line in fill(
                     "column_reduce.cuh", "combine", ctype=a.ctype, value=a.name,
                     operator=f"{a.operator}()",
-                    down=THREADS // WARP, across=WARP, width=1, threads=THREADS,
+                    down=THREADS // across, across=across, width=1, threads=THREADS,
                 ).splitlines()
             ],
             epilogue=made,
             store=stored,
         )  # fmt: skip
-        blocks = -(-own.lines // WARP)
+        blocks = -(-own.lines // across)
         shared = max(one.bytes for one in taken) * THREADS
         about = f"Second stage, {own.lines} columns of {self.blocks} parts"
         label, name = comment(self.kernel, about, blocks), stem(self.kernel) + "_join"

@@ -24,6 +24,17 @@ for (int v = 0; v < @width@; v++) {
 }
 const @index@ first = @widened@part * @chunk@;
 const @index@ last = first + @chunk@ < @length@ ? first + @chunk@ : @length@;
+@loop@
+@combine@
+if (down == 0 && live) {
+  @epilogue@
+#pragma unroll
+  for (int v = 0; v < @width@; v++) {
+    @finish@
+  }
+  @after@
+}
+//@ loop
 #pragma unroll 4
 for (@index@ item = first + down; item < last; item += @down@) {
   @load@
@@ -33,14 +44,24 @@ for (@index@ item = first + down; item < last; item += @down@) {
   }
   @store@
 }
-@combine@
-if (down == 0 && live) {
-  @epilogue@
+//@ loop_of_rows
+@index@ group = first + down;
+#pragma unroll 1
+for (; group + (@rows@ - 1) * @down@ < last; group += @rows@ * @down@) {
+  @declare@
+#pragma unroll
+  for (int turn = 0; turn < @rows@; turn++) {
+    const @index@ item = group + turn * @down@;
+    @load@
+#pragma unroll
+    for (int v = 0; v < @width@; v++) {
+      @map@
+    }
+  }
 #pragma unroll
   for (int v = 0; v < @width@; v++) {
-    @finish@
+    @take@
   }
-  @after@
 }
 //@ join_columns
 const int across = threadIdx.x % @across@;

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
-from tinygrad_cuda.lowering.schedule.fusion import rows_of
+from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, enough_blocks, vector_width
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
@@ -19,6 +22,12 @@ from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
 )
 from tinygrad_cuda.lowering.target import WARP, Target
 
+TURNS, HALF_TURNS = 16, 8  # elements of a line that a thread of a part takes at least
+LONG = 1024  # elements of a line from which on threads that share it take wide strips
+ROWS = 4  # that mean and deviations of a column are first taken of
+LEAST_STRIPS = 8  # neighbouring strips of a block
+FEW = 256  # columns, such as an image's channels, that vectors of four leave to few threads
+SUMS = 4  # of each column that registers of eight hold
 AHEAD = 4  # elements of a line that a thread takes before the next block's threads had better
 
 
@@ -30,15 +39,18 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     across = _across(strips, col.length, kernel.target)
     down = THREADS // across
     tiles = -(-strips // across)
-    parts = max(1, min(enough_blocks(kernel.target) // tiles, col.length // (down * 16)))
+    turns = HALF_TURNS if _is_long(kernel) else TURNS
+    parts = max(1, min(enough_blocks(kernel.target) // tiles, col.length // (down * turns)))
     chunk = -(-col.length // parts)
+    if _is_long(kernel):
+        chunk = -(-chunk // (down * ROWS)) * down * ROWS
     parts = -(-col.length // chunk)
     writer = col.writer
     col.outer = Scope("strip")
     item, v = ix.variable("item", col.length), ix.variable("v", width)
     space = ReductionSpace(kernel.sign, col.line, item)
     writer.scopes = [col.outer, Scope("item"), Scope("v")]
-    writer.lane = Lane(v, width)
+    writer.lane, writer.pairs = Lane(v, width), True
     element, size = ("[v]", f"[{width}]") if width > 1 else ("", "")
     accumulators = [one._replace(name=f"{one.name}{element}") for one in col.accumulators]
     names = [one.name for one in col.accumulators]
@@ -88,9 +100,18 @@ def col_stages(kernel: Kernel) -> list[Stage]:
         index=col.index_type,
         before=before,
         start=start,
-        load=load,
-        map=map_,
-        store=stores.after,
+        loop=_loop_text(
+            kernel,
+            [a for a in taken if a.takes_vectors and width > 1],
+            {
+                "down": down,
+                "width": width,
+                "index": col.index_type,
+                "load": load,
+                "map": map_,
+                "store": stores.after,
+            },
+        ),
         combine=combine,
         epilogue=made,
         finish=finish,
@@ -107,6 +128,30 @@ def col_stages(kernel: Kernel) -> list[Stage]:
         return [first]
     plain = {a._replace(name=n): scratches[a] for a, n in zip(taken, names)}
     return [first, join_stage(kernel, plain, parts, first)]
+
+
+def _loop_text(kernel: Kernel, several: list[Accumulator], holes: dict[str, Any]) -> str:
+    """The loop over a part's rows.
+
+    Args:
+        several: accumulators that take values of several rows at once, with one merge for them.
+        holes: what fills the loop.
+    """
+    loop = fill("column_reduce.cuh", "loop", **holes)
+    if not several or not _is_long(kernel) or holes["store"]:
+        return loop
+    lines, declare, take = list(holes["map"]), [], []
+    for number, one in enumerate(several):
+        begin = one.take("", "").removesuffix(");")
+        (line,) = (line for line in lines if line.startswith(begin))
+        value, name = line[len(begin) :].removesuffix(");"), f"rows{number}"
+        lines[lines.index(line)] = f"{name}[v][turn] = {value};"
+        declare.append(f"{one.node.dtype.compute} {name}[{holes['width']}][{ROWS}];")
+        take.append(one.take(f"{name}[v]", ""))
+    batch = {**holes, "map": lines, "declare": declare, "take": take, "rows": ROWS}
+    return fill("column_reduce.cuh", "loop_of_rows", **batch) + loop.replace(
+        "item = first + down; ", "item = group; ", 1
+    )
 
 
 def _across(strips: int, length: int, target: Target) -> int:
@@ -126,12 +171,24 @@ def _across(strips: int, length: int, target: Target) -> int:
 def _col_width(kernel: Kernel) -> int:
     """Neighbouring lines that a thread takes: a vector, if enough threads are left."""
     inner = kernel.sign[-1][0]
-    width = min(4, vector_width(kernel, inner))
+    if _is_long(kernel):
+        width = vector_width(kernel, inner)
+        while inner // width < LEAST_STRIPS and width > 1:
+            width //= 2
+        return width
+    width = vector_width(kernel, inner)
     enough = (
         inner // width >= WARP
         or rows_of(kernel.sign) // width >= enough_blocks(kernel.target) * THREADS
     )
     return width if enough else 1
+
+
+def _is_long(kernel: Kernel) -> bool:
+    """Whether it reads few long columns of 16-bit values, of which a vector holds eight."""
+    halves = any(n.dtype.is_half and prod(n.shape) >= kernel.numel for n in kernel.reads)
+    few = rows_of(kernel.sign) <= FEW and len(kernel.anchors) <= SUMS
+    return halves and few and length_of(kernel.sign) >= LONG
 
 
 def _col_finish(

@@ -239,6 +239,13 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
   *reinterpret_cast<tgc_vector<T, N>*>(tgc_address_write(base, index, N)) = value;
 }
 
+// Stores a vector in shared memory, and has its value.
+template <class T, int N>
+TGC_DEVICE tgc_vector<T, N> tgc_stage_vector(tgc_vector<T, N>* target, const tgc_vector<T, N>& value) {
+  *target = value;
+  return value;
+}
+
 // A load of a vector whose lines leave the L2 cache after all that is not so marked, from sm_80 on.
 // The compiler's own property leaves it an ordinary load: as one of read-only memory, or in
 // assembly, it and others move across stores and take registers. The policy is the one that

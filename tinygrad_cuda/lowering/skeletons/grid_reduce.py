@@ -38,7 +38,7 @@ class _Tiles:
         self.form = "tile{}[item]"
 
     def holds(self, node: Node) -> bool:
-        """Nothing needs to be kept that is at hand."""
+        """Nothing needs registers that is at hand."""
         return False
 
     def single(self, depth: int) -> None:

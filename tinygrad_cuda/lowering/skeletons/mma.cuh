@@ -194,6 +194,10 @@ TGC_DEVICE float tgc_exp2_short(float x) {
 #endif
 }
 
+// Whether the sign is set, as that of a power whose weight is dropped; zero then, or the power.
+TGC_DEVICE bool tgc_is_marked(float x) { return __float_as_uint(x) >> 31; }
+TGC_DEVICE float tgc_unmarked(float x) { return tgc_is_marked(x) ? 0.0f : x; }
+
 // --------------------------------------------------------------------------- asynchronous copies
 
 // 16 bytes to shared memory; zeros where not `inside`, when `global` is not read. Groups are closed

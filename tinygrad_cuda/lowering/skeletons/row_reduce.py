@@ -8,20 +8,23 @@ from typing import Any
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import DEAR, HeldValue, Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import DEAR, EARLY, HeldValue, Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
+from tinygrad_cuda.lowering.schedule.fusion import rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, large_values
 from tinygrad_cuda.lowering.schedule.resources import (
     HELD,
     THREADS,
+    carrying_threads,
     enough_blocks,
     row_group,
     row_of,
     row_parts,
     row_width,
 )
+from tinygrad_cuda.lowering.skeletons import column_partials
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
 from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
@@ -32,13 +35,15 @@ from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     keep,
 )
 from tinygrad_cuda.lowering.skeletons.row_pipeline import RowPipeline
+from tinygrad_cuda.lowering.skeletons.shared_rows import BLOCKS, SharedRows, has_room
 from tinygrad_cuda.lowering.target import WARP
 
 HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
-STORING = 8  # and of one that stores, whose loads must be on their way before the first store,
+STORING = 8  # and of one that stores, whose loads must be in flight before the first store,
 ON_THEIR_WAY = 256  # while they take no more bytes of a thread's registers than this
 CROWDS = ((5, 32), (4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, threads' registers
+WALK_EARLY = 96  # registers for operands that are in flight for a row, if warps are few
 SPARE = 16  # registers that a thread needs beside what it holds of a row
 
 
@@ -74,7 +79,7 @@ def _row(kernel: Kernel) -> list[Stage]:
     """A kernel whose rows are whole."""
     own, columns = kernel.pair or (kernel, None)
     row = ReductionAccumulators(own)
-    group = row_group(own)
+    group = carrying_threads(own) if columns else row_group(own)
     per_block = THREADS // group
     row.spare = 1 < group < WARP and row.lines % per_block > 0
     width = row_width(own, group)
@@ -85,6 +90,9 @@ def _row(kernel: Kernel) -> list[Stage]:
     if kernel.ahead and columns is not None:
         ring = row.writer.nearer = RowPipeline(row, columns, width, items, trips)
         carried = ring.carried
+    elif columns is not None and group == WARP:
+        walkers = column_partials.walking_blocks(own, columns)
+        carried = Columns(row, columns, width, items, 0, trips, walkers, per_block)
     elif columns is not None:
         carried = Columns(row, columns, width, items, free)
     row.slots = "scratch" if carried else "smem"
@@ -93,13 +101,17 @@ def _row(kernel: Kernel) -> list[Stage]:
     fits = trips * width <= _held(own)
     least = own.numel if carried else 0  # beside the columns there is no room for what is near
     row.writer.held = HeldValue(1, trips, width, least) if fits and loops > 1 else None
-    if fits or loops == 1:
+    shared_rows = None
+    if loops > 1 and not fits and not carried and _in_shared_memory(kernel, group):
+        shared_rows = row.writer.nearer = SharedRows(row, items)
+    if fits or loops == 1 or shared_rows:
         row.writer.lasting = _lasting(kernel)
     text = _phases(row, carried, loops, group, width, fits, ring)
     held = row.writer.held if fits else None
     if row.line_stores:
         text += _finish(row, loops)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
+    where = "in shared memory" if shared_rows else where
     about = f"row_reduce, {row.lines} rows of {row.length}, {group} threads each"
     about += f", {loops} loops, {where}"
     if ring:
@@ -107,16 +119,27 @@ def _row(kernel: Kernel) -> list[Stage]:
     if carried:
         room = fits and carried.shared <= kernel.target.block_shared
         assert room, "the schedule has no room for the columns"
-        return _walk(kernel, carried, text, about)
+        walk = _warps_walk if group == WARP else _walk
+        return walk(kernel, carried, text, about)
     section = "spare_body" if row.spare else "body"
+    text = [*(shared_rows.declare if shared_rows else ()), *text]
     body = fill(
         "row_reduce.cuh", section, group=group, per_block=per_block, rows=row.lines, phases=text
     )
     blocks = -(-row.lines // per_block)
-    label, shared = comment(kernel, about, blocks), row.scratch_bytes
+    label = comment(kernel, about, blocks)
+    shared = shared_rows.nbytes if shared_rows else row.scratch_bytes
     stage = wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)
-    stage.dense = _crowd(kernel, held, blocks)
+    stage.dense = BLOCKS if shared_rows else _crowd(kernel, held, blocks)
+    stage.alone = shared_rows is not None
     return [stage]
+
+
+def _in_shared_memory(kernel: Kernel, group: int) -> bool:
+    """Whether rows that are read in several loops stay in shared memory, of enough blocks."""
+    enough = rows_of(kernel.sign) >= BLOCKS * kernel.target.multiprocessors
+    vectors = row_width(kernel, group) > 1  # single elements are loaded where they are needed
+    return enough and vectors and group == THREADS and has_room(kernel)
 
 
 def _crowd(kernel: Kernel, held: HeldValue | None, blocks: int) -> int:
@@ -150,7 +173,8 @@ def _phases(
     phases: list[dict[str, Any]] = []
     text: list[str] = []
     for loop in range(1, loops + 1):
-        ahead = None if fits else _ahead(row, loop, width)
+        in_shared_memory = isinstance(writer.nearer, SharedRows)
+        ahead = None if fits or in_shared_memory else _ahead(row, loop, width)
         writer.held = pipeline or ahead
         if ring:
             ring.loop = loop
@@ -165,11 +189,14 @@ def _phases(
         if not fits:
             back = row.kernel.reverse == bool(loop % 2)
             ends = {"first": "0", "stride": group, "unroll": UNROLLED}
+            if in_shared_memory:  # an item is the same thread's in each loop
+                back, ends["unroll"] = row.kernel.reverse, STORING if loop == 1 else UNROLLED
             text += _long(row, ahead, phases[-1], back, items, **ends, **sizes)
         row.outer.lines = []
         row.settle(taken)
     if pipeline is not None:
-        pipeline.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"])
+        room = WALK_EARLY if carried and group == WARP and carried.dense == 1 else EARLY
+        pipeline.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"], room)
         pipeline.count(["\n".join(chain(*phase.values())) for phase in phases])
         text = pipeline.declarations
     for loop, phase in enumerate(phases if fits else [], 1):
@@ -261,6 +288,31 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
     label = comment(kernel, f"{about}, with column sums", carried.blocks)
     first = wrapped(kernel, name, body, words, carried.blocks, carried.shared, label)
     first.dense = 2
+    return [first, carried.join(kernel, first)]
+
+
+def _warps_walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list[Stage]:
+    """Warps that walk over many rows each, with the columns that they carry in registers."""
+    row = carried.row
+    body = fill(
+        "row_reduce.cuh",
+        "warps_body",
+        start=carried.declare,
+        first=carried.start,
+        last=carried.last,
+        group=WARP,
+        warps=THREADS // WARP,
+        trips=carried.trips,
+        stride=carried.blocks * (THREADS // WARP),
+        rows=row.lines,
+        row=f"{row.lines - 1} - turn" if row.kernel.reverse else "turn",
+        phases=text,
+    )
+    words, name = row.words.list, stem(kernel) + "_parts"
+    label = comment(kernel, f"{about}, with column sums", carried.blocks)
+    first = wrapped(kernel, name, body, words, carried.blocks, carried.shared, label)
+    first.dense = carried.dense
+    first.alone = True
     return [first, carried.join(kernel, first)]
 
 

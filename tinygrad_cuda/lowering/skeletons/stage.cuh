@@ -7,8 +7,6 @@ TGC_STAGE(@name@,
 ) {
   @body@
 }
-//@ kernel
-TGC_KERNEL_DENSE(@name@, @threads@, @dense@)
 //@ pack
 // @comment@
 TGC_STAGE(@name@,

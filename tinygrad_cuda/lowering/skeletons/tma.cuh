@@ -290,7 +290,29 @@ TGC_DEVICE int tgc_cluster_rank() {
   return rank;
 #endif
 }
-// A barrier of all threads of the cluster. One stands between the setting of mbarriers and the first
+// Neighbouring numbers at the same offset of the shared memory of a block of the cluster.
+template <int N> TGC_DEVICE tgc_vector<float, N> tgc_cluster_load(const float* shared, int rank) {
+  static_assert(N == 1 || N == 2 || N == 4, "1, 2 or 4 numbers at once");
+  tgc_vector<float, N> v;
+#ifdef TGC_EMULATOR
+  memcpy(&v, tgc_emu_remote(shared, 4 * N, rank), sizeof(v));
+#else
+  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(there) : "r"(tgc_shared_address(shared)), "r"(rank));
+  if constexpr (N == 4)
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.at[0]), "=f"(v.at[1]), "=f"(v.at[2]), "=f"(v.at[3])
+                 : "r"(there) : "memory");
+  else if constexpr (N == 2)
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.at[0]), "=f"(v.at[1]) : "r"(there) : "memory");
+  else
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v.at[0]) : "r"(there) : "memory");
+#endif
+  return v;
+}
+// A barrier of all threads of the cluster that have not ended. One stands between the setting of mbarriers and the first
 // copy or arrival from another block, and one before a block ends whose memory others still use.
 TGC_DEVICE void tgc_cluster_sync() {
 #ifdef TGC_EMULATOR
@@ -301,3 +323,18 @@ TGC_DEVICE void tgc_cluster_sync() {
                ::: "memory");
 #endif
 }
+
+// The kernel NAME in clusters of CLUSTER blocks, otherwise as TGC_KERNEL_DENSE has it.
+#ifdef TGC_EMULATOR
+#define TGC_KERNEL_CLUSTER(NAME, T, BLOCKS, CLUSTER) TGC_KERNEL(NAME, T)
+#else
+#define TGC_KERNEL_CLUSTER(NAME, T, BLOCKS, CLUSTER) \
+  static_assert(sizeof(NAME##_params) <= 4096, "kernel parameters take at most 4096 bytes"); \
+  extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(T, BLOCKS) \
+  NAME(const __grid_constant__ NAME##_params p) { \
+    extern __shared__ __align__(1024) char smem[]; \
+    tgc_grid_wait(); \
+    tgc_grid_signal(); \
+    NAME##_stage(blockIdx.x, p, smem); \
+  }
+#endif

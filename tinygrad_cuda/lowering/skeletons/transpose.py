@@ -158,12 +158,12 @@ def _across(kernel: Kernel) -> dict[Axes, set[Node]]:
     item = ix.variable("item", kernel.numel)
     for node in kernel.stores:
         writer.value(node, ix.unflatten(item, node.shape))
-    found: dict[Axes, set[Node]] = {}
+    nodes_by_axes: dict[Axes, set[Node]] = {}
     for node, index in writer.loaded:
         axes = _axes_of(index, kernel.numel)
         if axes is not None:
-            found.setdefault(axes, set()).add(node)
-    return found
+            nodes_by_axes.setdefault(axes, set()).add(node)
+    return nodes_by_axes
 
 
 def _axes_of(index: Index, numel: int) -> Axes | None:
@@ -183,18 +183,18 @@ def _axes_of(index: Index, numel: int) -> Axes | None:
 
 def _digits(index: Index, numel: int) -> list[Digit]:
     """An index of ``item < numel`` as the sum of its digits, or nothing if it is no such sum."""
-    found: list[Digit] = []
+    digits: list[Digit] = []
     for coefficient, term in reversed(index.expanded().terms):  # the least coefficient first
         digit = _digit(coefficient, term, numel)
         if digit is None:
             return []
-        last = found[-1] if found else digit
+        last = digits[-1] if digits else digit
         follows = digit.stride == last.stride * last.extent
-        if found and follows and digit.coefficient == last.coefficient * last.extent:
-            found[-1] = last._replace(extent=last.extent * digit.extent)
+        if digits and follows and digit.coefficient == last.coefficient * last.extent:
+            digits[-1] = last._replace(extent=last.extent * digit.extent)
         else:
-            found.append(digit)
-    return found
+            digits.append(digit)
+    return digits
 
 
 def _digit(coefficient: int, term: ix.Term, extent: int) -> Digit | None:
@@ -247,10 +247,10 @@ class CrossedTiles:
         """The element as C text, if a tile can hold what is read of the node."""
         if guard or (node.op.kind == "leaf" and node.op is not common.buffer):
             return None
-        found = self._begins(ix.flatten(at, node.shape))
-        if found is None:
+        begins = self._begins(ix.flatten(at, node.shape))
+        if begins is None:
             return None
-        tile = CrossedTile(node, *found)
+        tile = CrossedTile(node, *begins)
         name = self.tiles.setdefault(tile, f"tile{len(self.tiles)}")
         depth = int(self.cut.out_width > 1)  # the scope of an element
         memo = writer.scopes[depth].memo
@@ -386,17 +386,17 @@ class FirstHalf:
         start = f" + {self.shared}" if self.shared else ""
         self.tiles.append(f"{ctype}* const {name} = reinterpret_cast<{ctype}*>(smem{start});")
         self.shared += self.cut.elements * node.dtype.itemsize
-        vector, held = f"tgc_vector<{ctype}, {width}>", f"{name}_held"
+        vector, vector_name = f"tgc_vector<{ctype}, {width}>", f"{name}_held"
         several = self.trips > 1
-        self.declare.append(f"{vector} {held}{f'[{self.trips}]' if several else ''};")
-        held += "[k]" if several else ""
-        self._make(tile, held)
+        self.declare.append(f"{vector} {vector_name}{f'[{self.trips}]' if several else ''};")
+        vector_name += "[k]" if several else ""
+        self._make(tile, vector_name)
         chunk = CHUNK // node.dtype.itemsize
-        place = f"start ^ start / {self.cut.swizzled(chunk)} % 8 * {chunk}"
+        position = f"start ^ start / {self.cut.swizzled(chunk)} % 8 * {chunk}"
         if not self.by_runs:
-            self.put.append(f"*reinterpret_cast<{vector}*>({name} + ({place})) = {held};")
+            self.put.append(f"*reinterpret_cast<{vector}*>({name} + ({position})) = {vector_name};")
             return
-        self.put.append(f"{name}[{place}] = {held}.at[{'v' if width > 1 else 0}];")
+        self.put.append(f"{name}[{position}] = {vector_name}.at[{'v' if width > 1 else 0}];")
 
     def _first(self, tile: CrossedTile) -> Index:
         """The position of a vector's first element."""
@@ -407,14 +407,14 @@ class FirstHalf:
         row = ix.variable("along_out", axes.along_out) * tile.step
         return tile.first + row + ix.variable("vector", axes.along_in // width) * width
 
-    def _make(self, tile: CrossedTile, held: str) -> None:
+    def _make(self, tile: CrossedTile, vector_name: str) -> None:
         """A vector of a tile: loaded as it lies in memory, or evaluated."""
         node, reader, width = tile.node, self.reader, self.width
         base = self._first(tile)
         if node in self.memory:
-            place = reader.index_text(base)
-            text = f"tgc_load_vector<{width}>({self.words.read(node)}, {place})"
-            reader.scopes[0].lines.append(f"{held} = {text};")
+            position = reader.index_text(base)
+            text = f"tgc_load_vector<{width}>({self.words.read(node)}, {position})"
+            reader.scopes[0].lines.append(f"{vector_name} = {text};")
             return
         value = reader.value(node, ix.unflatten(base + self.lane, node.shape))
         ctype, lane = node.dtype.c, reader.lane.name if reader.lane and width > 1 else "0"
@@ -423,9 +423,11 @@ class FirstHalf:
             reader.scopes[0].lines.append(f"float {values}[{width}];")
             value = reader.unrounded.get(value, value)
             reader.scopes[1].lines.append(f"{values}[{lane}] = {value};")
-            self.hold.append(f"{held} = tgc_rounded<{ctype}>({values});")
+            self.hold.append(f"{vector_name} = tgc_rounded<{ctype}>({values});")
             return
-        reader.scopes[1].lines.append(f"{held}.at[{lane}] = tgc_to_storage<{ctype}>({value});")
+        reader.scopes[1].lines.append(
+            f"{vector_name}.at[{lane}] = tgc_to_storage<{ctype}>({value});"
+        )
 
     def load(self) -> list[str]:
         """Which vector of its tile a thread loads, and that it does."""
@@ -526,8 +528,8 @@ def _positions(cut: TransposeCut, *axes: Position) -> tuple[list[str], list[str]
     lines, tests = [], []
     for axis, tile in zip(axes, ix.unflatten(block, cut.grid), strict=True):
         if axis.extent > 1:
-            place = ix.render(tile * axis.size + axis.inside, False)
-            lines.append(f"const int {axis.name} = {place};")
+            position = ix.render(tile * axis.size + axis.inside, False)
+            lines.append(f"const int {axis.name} = {position};")
         if axis.extent % axis.size:
             tests.append(f"{axis.name} < {axis.extent}")
     return lines, tests

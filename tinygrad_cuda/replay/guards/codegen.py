@@ -85,7 +85,7 @@ def _argument(number: int, tensor: Any, constants: dict[str, Any]) -> list[str]:
             f"{a}._strides != strides{number}" if tensor._strides else f"{a}._strides",
         ),
         f"{c} = {a}.cell",
-        # As long as no seal is broken, the function's own state is under seal.
+        # The function's own state is tracked, so that its cells are no plain ones.
         _refuse(f"type({c}) is not Cell and {c} in state"),
         f"{n} = {c}.node",
         f"{s} = {n}.storage",
@@ -109,8 +109,8 @@ def _names(names: Names, constants: dict[str, Any]) -> list[str]:
     """What the function names must be what it was."""
     lines = []
     for number, named in enumerate(names.values):
-        constants |= {f"place{number}": named.place, f"value{number}": named.value}
-        lines.append(_refuse(named.differs(f"place{number}", f"value{number}")))
+        constants |= {f"owner{number}": named.owner, f"value{number}": named.value}
+        lines.append(_refuse(named.differs(f"owner{number}", f"value{number}")))
     for number, group in enumerate(names.stable):
         lines += _stable(number, group, constants)
     for number, (owner, missing) in enumerate(names.absent):
@@ -127,7 +127,7 @@ def _names(names: Names, constants: dict[str, Any]) -> list[str]:
 def _stable(number: int, group: Stable, constants: dict[str, Any]) -> list[str]:
     """Functions, classes and modules that globals must name: of many at once."""
     held = f"dict{number}"
-    constants[held] = group.place
+    constants[held] = group.namespace
     if len(group.names) <= FEW:
         constants |= {f"stable{number}_{k}": value for k, value in enumerate(group.values)}
         pairs = enumerate(group.names)
@@ -185,11 +185,11 @@ def _are(now: str, name: str, elements: list[Any], constants: dict[str, Any]) ->
     if len(elements) > SINGLY:
         constants[name] = elements
         return [_refuse(f"len({now}) != {len(elements)}", f"not all(map(same, {now}, {name}))")]
-    constants |= {f"{name}_{place}": element for place, element in enumerate(elements)}
-    places = range(len(elements))
+    constants |= {f"{name}_{number}": element for number, element in enumerate(elements)}
+    numbers = range(len(elements))
     return [
         f"{_each('i{}', len(elements))}, = {now}",
-        _refuse(*(f"i{place} is not {name}_{place}" for place in places)),
+        _refuse(*(f"i{number} is not {name}_{number}" for number in numbers)),
     ]
 
 

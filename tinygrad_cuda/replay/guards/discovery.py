@@ -129,14 +129,14 @@ class Extra(NamedTuple):
         functions: that no name leads to.
         names: of attributes, which were computed.
         globals: names in globals, by the dictionary.
-        places: names of Python modules' attributes, by the module.
+        attributes: names of Python modules' attributes, by the module.
         objects: of libraries, whose methods were called: all that they hold counts.
     """
 
     functions: list[Any]
     names: set[str]
     globals: list[tuple[dict[str, Any], str]]
-    places: list[tuple[Any, str]]
+    attributes: list[tuple[Any, str]]
     objects: list[Any]
 
 
@@ -178,7 +178,7 @@ class _Reached:
     """
 
     __slots__ = (
-        "thing", "below", "own", "hidden", "fields", "known", "tried", "tried_missing", "weak",
+        "thing", "below", "own", "hidden", "fields", "of_classes", "tried", "tried_missing", "weak",
         "special", "described",
     )  # fmt: skip
 
@@ -187,17 +187,17 @@ class _Reached:
     ) -> None:
         self.thing, self.below, self.own, self.hidden, self.weak = thing, below, own, hidden, weak
         self.fields = fields_of(thing)
-        self.known = set().union(*map(vars, own))
+        self.of_classes = set().union(*map(vars, own))
         self.tried = self.tried_missing = 0  # names
         # Whether to look an attribute up may run the user's code.
         self.described = _described(type(thing))
-        self.special = hasattr(type(thing), "__getattr__") or "__getattribute__" in self.known
+        self.special = hasattr(type(thing), "__getattr__") or "__getattribute__" in self.of_classes
 
     def asked(self, name: str) -> str:
         """Under which name it has what it is asked for; none without a name."""
         if self.hidden is None or name in self.hidden:
             name = REPORTED.get(name, "")
-        has = name in self.fields or name in self.known or name in self.described
+        has = name in self.fields or name in self.of_classes or name in self.described
         return name if has else ""
 
 
@@ -218,7 +218,7 @@ class _Search:
     """Follows names from a function to values, and from values to functions."""
 
     def __init__(self, function: Any, ran: Container[CodeType] | None) -> None:
-        self.found, self.ran = Names(), ran
+        self.collected, self.ran = Names(), ran
         # Of all code read so far, and whether it does more with them than write to them.
         self.names: dict[tuple[str, bool], None] = {}
         self.missing: dict[str, None] = {}  # names that an object may lack
@@ -232,8 +232,8 @@ class _Search:
         # Names with attributes, and the code that loads them.
         self.chains: set[tuple[tuple[str, ...], CodeType]] = set()
         self.groups: list[Any] = []  # of optimizers, reached by themselves
-        self.known: set[tuple[str, int]] = set()
-        self.seen = self.found.seen
+        self.taken: set[tuple[str, int]] = set()
+        self.seen = self.collected.seen
         self.stable: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self.absent: dict[int, tuple[Any, set[str]]] = {}
         self.home = home_of(function)
@@ -248,7 +248,7 @@ class _Search:
         self.missing |= dict.fromkeys(sorted(extra.names))
         for namespace, name in extra.globals:
             self._take(Name(name, namespace, namespace.get(name, NOTHING)))
-        for namespace, name in extra.places:
+        for namespace, name in extra.attributes:
             self._take(Name(name, namespace, getattr(namespace, name, NOTHING)))
         for thing in extra.objects:
             self._whole(type(thing).__name__, thing)
@@ -272,10 +272,10 @@ class _Search:
         self._take_groups()
         self._take_states()
         self._refuse_states()
-        self.found.names = {name for name, _ in self.names}
-        self.found.stable = [stable(*pair) for pair in self.stable.values()]
-        self.found.absent = [(owner, frozenset(gone)) for owner, gone in self.absent.values()]
-        return self.found
+        self.collected.names = {name for name, _ in self.names}
+        self.collected.stable = [stable(*pair) for pair in self.stable.values()]
+        self.collected.absent = [(owner, frozenset(gone)) for owner, gone in self.absent.values()]
+        return self.collected
 
     def _take_own_names(self) -> None:
         """What code asks of functions and classes themselves: ``f.__name__``."""
@@ -298,7 +298,7 @@ class _Search:
                 self._take_fields(one)
         for name in sorted(names & kinds.settings.keys()):
             self._take_called(name, kinds.settings[name])
-        for name, thing, _ in self.found.moving:
+        for name, thing, _ in self.collected.moving:
             methods = {"get_state"}, {"bit_generator", "state"}
             if isinstance(thing, generators()) and any(words <= names for words in methods):
                 self._take_called(name, partial(state_of, thing))
@@ -311,7 +311,7 @@ class _Search:
 
     def _take_called(self, name: str, function: Callable[[], Any]) -> None:
         """What a function gives, which is called before each replay."""
-        self.found.values.append(Name(name, Called(function), function()))
+        self.collected.values.append(Name(name, Called(function), function()))
 
     def _take_groups(self) -> None:
         """Options of optimizers' groups, by the strings in the code; all where none is there."""
@@ -322,7 +322,7 @@ class _Search:
             groups += chain.from_iterable(thing.param_groups for thing in optimizers)
         for group in groups:
             parameters = group["params"]
-            self.found.contents.append(Contents("params", parameters, items_of(parameters)))
+            self.collected.contents.append(Contents("params", parameters, items_of(parameters)))
             asked = sorted(self.texts & group.keys())
             for name in asked or sorted(group):
                 if name != "params":
@@ -334,7 +334,10 @@ class _Search:
             for name, attribute in pairwise(names):
                 thing = self.optimizers.get(name)
                 if attribute == "state" and thing is not None and not self._steps_itself(thing):
-                    self.found.refused_codes[code] = "state", "it reads the state of an optimizer"
+                    self.collected.refused_codes[code] = (
+                        "state",
+                        "it reads the state of an optimizer",
+                    )
 
     # What is reached ------------------------------------------------------------------------------
 
@@ -361,7 +364,7 @@ class _Search:
         elif kind is type(CACHED):
             self._visit_cached(value)
         elif issubclass(kind, RAW):
-            self.found.contents.append(Contents(name, weak or value, items_of(value)))
+            self.collected.contents.append(Contents(name, weak or value, items_of(value)))
             if issubclass(kind, np.ndarray) and value.dtype.hasobject:
                 self.wait(name, *value.flat)
         elif kind in COUNTED:
@@ -388,7 +391,7 @@ class _Search:
                 self._reach(value)
         elif kind is not CodeType and _is_foreign(kind):
             what = f"{kind.__module__}.{kind.__name__}, an array of another library"
-            self.found.refused.append((name, f"it names a {what}"))
+            self.collected.refused.append((name, f"it names a {what}"))
         elif not issubclass(kind, (ModuleType, type)) or self._is_own(value):
             self._visit_object(name, value, weak)
 
@@ -407,20 +410,20 @@ class _Search:
         """A function whose results are cached need not run where it counts."""
         function = getattr(value, "__wrapped__", None)
         if type(function) is not FunctionType:
-            self.found.cached.append(None)
+            self.collected.cached.append(None)
         elif self._is_own(function):
-            self.found.cached.append(function.__code__)
+            self.collected.cached.append(function.__code__)
 
     def _take_moving(self, name: str, value: Any) -> None:
         """An iterator or generator, which may be read on."""
-        self.found.moving.append((name, value, state_of(value)))
+        self.collected.moving.append((name, value, state_of(value)))
         if isinstance(value, np.flatiter):
             self.wait(name, value.base)
 
     def _visit_container(self, name: str, value: Any, weak: Any) -> None:
         elements = items_of(value)
         if issubclass(type(value), MUTABLE):
-            self.found.contents.append(Contents(name, weak or value, elements))
+            self.collected.contents.append(Contents(name, weak or value, elements))
         self.wait(name, *(element for element in elements if type(element) not in PLAIN))
         if type(value).__module__ != "builtins":
             self._reach(value, weak=weak)
@@ -431,7 +434,7 @@ class _Search:
             return
         inside = items_of(Inside(value))
         if inside:
-            self.found.contents.append(Contents(name, Inside(value), inside))
+            self.collected.contents.append(Contents(name, Inside(value), inside))
             self.wait(name, *inside)
 
     def _shows_inside(self, value: Any) -> bool:
@@ -458,7 +461,7 @@ class _Search:
             self.waiting.append((name, target, reference))
 
     def _visit_module(self, name: str, value: Any) -> None:
-        self.found.modules.append(value)
+        self.collected.modules.append(value)
         for module in value.modules():
             self.seen[id(module)] = module
             if module is value or self._is_own(type(module)):
@@ -472,7 +475,7 @@ class _Search:
         fields = fields_of(value)
         if fields is not NO_FIELDS and id(fields) not in self.seen:
             self.seen[id(fields)] = fields
-            self.found.contents.append(Contents(name, fields, items_of(fields)))
+            self.collected.contents.append(Contents(name, fields, items_of(fields)))
             self.wait(name, *fields.values())
 
     def _read(self, function: FunctionType, weak: Any) -> None:
@@ -486,9 +489,9 @@ class _Search:
             return
         namespace, code = function.__globals__, function.__code__
         reads, written = reads_of(code), only_written(code)
-        self.found.codes.update(codes(code))
+        self.collected.codes.update(codes(code))
         for name, site in reads.sites.items():
-            self.found.sites.setdefault(name, site)
+            self.collected.sites.setdefault(name, site)
         self.texts |= reads.texts
         for part in codes(code):
             self.names |= dict.fromkeys((name, name not in written) for name in part.co_names)
@@ -513,7 +516,7 @@ class _Search:
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
             if value is not None:  # no call lacks a default that is not there
-                self.found.values.append(Name(name, owner, value))
+                self.collected.values.append(Name(name, owner, value))
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             named = Name(name, cell, None)
@@ -526,7 +529,7 @@ class _Search:
                 self.wait(name, value)
         if function.__kwdefaults__:
             held = function.__kwdefaults__
-            self.found.contents.append(Contents("__kwdefaults__", held, items_of(held)))
+            self.collected.contents.append(Contents("__kwdefaults__", held, items_of(held)))
 
     def _take_global(self, name: str, namespace: dict[str, Any], read: bool) -> None:
         """A global or a builtin; modules and a library's functions are compared in one go."""
@@ -619,15 +622,17 @@ class _Search:
             if steps_itself and isinstance(thing, kinds.optimizer):
                 groups, states = thing.param_groups, thing.state
                 for held in (groups, *groups, states, *states.values()):
-                    self.found.contents.append(Contents("of an optimizer", held, items_of(held)))
+                    self.collected.contents.append(
+                        Contents("of an optimizer", held, items_of(held))
+                    )
         if not own and not issubclass(kind, kinds.module) and _is_ours(kind):
             hidden = None
         if own and not is_class and not issubclass(kind, kinds.module) and weak is None:
-            self.found.values.append(Name("type()", thing, kind))
+            self.collected.values.append(Name("type()", thing, kind))
         lowest = thing if is_class else kind
-        if own and len(lowest.__mro__) > 2 and ("__mro__", id(lowest)) not in self.known:
-            self.known.add(("__mro__", id(lowest)))
-            self.found.values.append(Name("__mro__", lowest, lowest.__mro__))
+        if own and len(lowest.__mro__) > 2 and ("__mro__", id(lowest)) not in self.taken:
+            self.taken.add(("__mro__", id(lowest)))
+            self.collected.values.append(Name("__mro__", lowest, lowest.__mro__))
         if issubclass(kind, BaseException):
             self._take(Name("args", weak or thing, thing.args))
         one = _Reached(thing, below, own, hidden, weak)
@@ -664,13 +669,13 @@ class _Search:
 
     def _take(self, named: Name, read: bool = True) -> None:
         """Keeps one name with its value, which is followed."""
-        owner = named.place
+        owner = named.owner
         key = named.name, id(owner.thing if type(owner) is Fields else owner)
         if not read and self._only_holds(named.value):
             return  # nothing comes of it
-        if key not in self.known:
-            self.known.add(key)
-            self.found.values.append(named)
+        if key not in self.taken:
+            self.taken.add(key)
+            self.collected.values.append(named)
             if named.value is not NOTHING:
                 self.wait(named.name, named.value)
             if named.name == MATCHED and isinstance(named.value, tuple):
@@ -686,7 +691,7 @@ class _Search:
                 owner = Fields(owner) if one.special else owner
                 self._take(Name(name, owner, value), read)
             return
-        if name in one.known:
+        if name in one.of_classes:
             self._take_from_class(name, one, read)
         else:
             value = getattr(one.thing, name, NOTHING)
@@ -705,12 +710,12 @@ class _Search:
             self._take(Name(name, Fields(other), vars(other)[name]), read)
         value = vars(owner)[name]
         if isinstance(value, MemberDescriptorType):
-            place = one.weak or thing
-            self._take(Name(name, place, getattr(thing, name, NOTHING)), read)
+            holder = one.weak or thing
+            self._take(Name(name, holder, getattr(thing, name, NOTHING)), read)
             return
         if not hasattr(type(value), "__get__"):
-            place = Fields(owner) if one.special else one.weak or thing
-            self._take(Name(name, place, value), read)
+            holder = Fields(owner) if one.special else one.weak or thing
+            self._take(Name(name, holder, value), read)
             return
         self.wait(name, value)
         self._take_method(name, owner, value, one)
@@ -743,7 +748,7 @@ class _Search:
         """An attribute that an object may get."""
         if one.below or one.hidden is None or name in one.hidden or one.weak is not None:
             return
-        if name not in one.fields and name not in one.known:
+        if name not in one.fields and name not in one.of_classes:
             owner = Fields(one.thing) if one.special else one.thing
             if type(owner) is not Fields or one.fields is not NO_FIELDS:
                 named = Name(name, owner, NOTHING)

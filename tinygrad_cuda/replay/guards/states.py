@@ -70,14 +70,14 @@ def _reduced(value: Any, depth: int) -> Any:
             return UNKNOWN
     if not isinstance(parts, tuple):
         return UNKNOWN
-    found: list[Any] = []
+    states: list[Any] = []
     for part in parts:
         for element in part if isinstance(part, tuple) else (part,):
             inner = _part(element, depth)
             if inner is UNKNOWN:
                 return UNKNOWN
-            found.append(inner)
-    return found
+            states.append(inner)
+    return states
 
 
 def _part(value: Any, depth: int) -> Any:

@@ -69,16 +69,16 @@ class Name(NamedTuple):
     """
 
     name: str
-    place: Any
+    owner: Any
     value: Any
 
     def key(self) -> tuple[str, int]:
         """What it has in common with another look at the name."""
-        return self.name, 0 if type(self.place) is Called else _identity(self.place)
+        return self.name, 0 if type(self.owner) is Called else _identity(self.owner)
 
     def now(self) -> Any:
         """The value at this moment."""
-        owner, name = self.place, self.name
+        owner, name = self.owner, self.name
         kind = type(owner)
         if kind is CellType:
             try:
@@ -104,13 +104,13 @@ class Name(NamedTuple):
 
     def differs(self, owner: str, value: str) -> str:
         """Python text that is true, or raises an error of a look-up, if it is another one now."""
-        kind, name, absent = type(self.place), self.name, self.value is NOTHING
+        kind, name, absent = type(self.owner), self.name, self.value is NOTHING
         if kind is CellType:
             return "True" if absent else f"{owner}.cell_contents is not {value}"
         if kind in DICTIONARIES or kind is Fields:
             table = owner
             if kind is Fields:
-                weak = issubclass(type(self.place.thing), weakref.ref)
+                weak = issubclass(type(self.owner.thing), weakref.ref)
                 table = f"{owner}.now()" if weak else f"{owner}.thing.__dict__"
             return f"{name!r} in {table}" if absent else f"{table}[{name!r}] is not {value}"
         if kind is Called:
@@ -133,14 +133,14 @@ class Name(NamedTuple):
 class Stable(NamedTuple):
     """Names of globals or builtins that hold functions, classes and Python modules."""
 
-    place: dict[str, Any]
+    namespace: dict[str, Any]
     names: tuple[str, ...]
     values: tuple[Any, ...]
     get: Callable[[Any], Any]
 
     def now(self) -> tuple[Any, ...]:
         """The values at this moment."""
-        return tuple(self.place.get(name, NOTHING) for name in self.names)
+        return tuple(self.namespace.get(name, NOTHING) for name in self.names)
 
 
 def stable(namespace: dict[str, Any], pairs: dict[str, Any]) -> Stable:
@@ -206,7 +206,7 @@ class Names:
         self.values = [named for named in self.values if named.key() in values]
         containers = {contents.key() for contents in other.contents}
         self.contents = [contents for contents in self.contents if contents.key() in containers]
-        stable_names = {id(group.place): {*group.names} for group in other.stable}
+        stable_names = {id(group.namespace): {*group.names} for group in other.stable}
         groups = []
         for namespace, names, things, _ in self.stable:
             wanted = stable_names.get(id(namespace), set())
@@ -238,7 +238,7 @@ class Names:
         """All such names, and whether there was no value before."""
         for named in self.values:
             now = named.now()
-            if not (now == named.value if type(named.place) is Called else same(now, named.value)):
+            if not (now == named.value if type(named.owner) is Called else same(now, named.value)):
                 yield named.name, named.value is NOTHING
         for name, container, contained in self.contents:
             now = items_of(container)
@@ -337,5 +337,6 @@ def same(a: Any, b: Any) -> bool:
         return False
     if issubclass(type(a), np.generic) and type(a) is not np.void:
         return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    # By their texts 0.0 is not -0.0, and NaN is NaN.
-    return bool(type(a) in PLAIN and repr(a) == repr(b))
+    if type(a) in (float, complex):  # by their texts 0.0 is not -0.0, and NaN is NaN
+        return repr(a) == repr(b)
+    return bool(type(a) in PLAIN and a == b)

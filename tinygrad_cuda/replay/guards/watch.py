@@ -278,7 +278,7 @@ class Watch:
             )  # fmt: skip
             self._refuse(error)
         if isinstance(owner, ModuleType):
-            self.extra.places.append((owner, name))
+            self.extra.attributes.append((owner, name))
         self.extra.names.add(name)
 
     def missed(self, others: Extra) -> bool:
@@ -296,12 +296,12 @@ class Watch:
         new = new or not names <= others.names
         others.names.update(names)
         more: list[tuple[list[Any], list[Any]]] = [
-            (self.extra.globals, others.globals), (self.extra.places, others.places),
+            (self.extra.globals, others.globals), (self.extra.attributes, others.attributes),
         ]  # fmt: skip
         for ours, old in more:
-            for place, name in ours:
-                if not any(place is other and name == word for other, word in old):
-                    old.append((place, name))
+            for namespace, name in ours:
+                if not any(namespace is other and name == word for other, word in old):
+                    old.append((namespace, name))
                     new = True
         return new
 

@@ -131,7 +131,7 @@ class CudaGraph:
         device = self.device
         device.enter()
         if rewritten >= 0:
-            self._tell(rewritten)
+            self._set_parameters(rewritten)
         device.launches.append(self._template.account)
         stream = stream or device.stream
         (status,) = self._launch(self._executable, stream)
@@ -160,12 +160,12 @@ class CudaGraph:
             )
         self.device.enter()
         self._template.slots[node].memory.raw = words
-        self._tell(node)
+        self._set_parameters(node)
         self._words[node] = words
         return True
 
-    def _tell(self, node: int) -> None:
-        """Tells the driver of a kernel's parameters."""
+    def _set_parameters(self, node: int) -> None:
+        """Gives the driver a kernel's parameters."""
         template = self._template
         parameters = template.slots[node].parameters
         (status,) = self._set(self._executable, template.handles[node], parameters)

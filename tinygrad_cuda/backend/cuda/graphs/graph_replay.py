@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.cuda.driver import DeviceHandle, LoadedModule
-from tinygrad_cuda.backend.cuda.graphs.dependent_launches import DependentLaunches, suits
+from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.handles import LoadedKernels
 from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     FetchParams,
@@ -41,7 +41,7 @@ class Label:
         return self.launch.site
 
 
-Part = tuple[LoadedModule, PackedLaunch, tuple[int, ...], bytes]
+Part = tuple[LoadedKernels, PackedLaunch, tuple[int, ...], bytes]
 
 
 def kernel_nodes(
@@ -82,8 +82,6 @@ def kernel_nodes(
 class Replay:
     """A program's launches as a graph, which may begin by fetching what waits on the host.
 
-    Few long ones that fetch nothing are launched one by one instead, on programmatic edges.
-
     Args:
         gpu: where it runs.
         unit: the compiled kernels.
@@ -97,7 +95,7 @@ class Replay:
     def __init__(
         self,
         gpu: DeviceHandle,
-        unit: LoadedModule,
+        unit: LoadedKernels,
         launches: Sequence[PackedLaunch],
         after: Sequence[tuple[int, ...]],
         frame: LaunchParams,
@@ -106,10 +104,8 @@ class Replay:
     ) -> None:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
-        self.graph: CudaGraph | DependentLaunches | None = None  # the one that was started last
-        self._moving: CudaGraph | DependentLaunches | None = (
-            None  # the one that is updated with new addresses
-        )
+        self.graph: CudaGraph | None = None  # the one that was started last
+        self._moving: CudaGraph | None = None  # the one that is updated with new addresses
         self._moved: Addresses = ()  # those of its last update
         self._settled: GraphsByAddress[CudaGraph] = GraphsByAddress()
         self._fetch: FetchParams | None = None
@@ -140,7 +136,6 @@ class Replay:
         self._fetch = fetch = self._fetching(staged, numbers)
         graph = self._moving = self._built(None if fetch is None else fetch.tobytes())
         if fetch is not None:
-            assert isinstance(graph, CudaGraph)
             fetch.move(graph.parameters(0))
         self.graph = graph
         graph.launch()
@@ -152,13 +147,13 @@ class Replay:
         again get a graph of their own, so that nothing of it is written again.
         """
         settled = self._settled
-        graph: CudaGraph | DependentLaunches | None = settled.find(addresses)
+        graph = settled.find(addresses)
         self.updated = 0
         if graph is None:
             graph = self._moving
             assert graph is not None
             if addresses != self._moved:
-                if isinstance(graph, CudaGraph) and settled.wanted(addresses):
+                if settled.wanted(addresses):
                     graph = self._twin(graph, addresses)
                     settled.keep(addresses, graph)
                 else:
@@ -177,10 +172,8 @@ class Replay:
         self.updated = self._write(twin, self.frame.twin(), addresses)
         return twin
 
-    def _write(
-        self, graph: CudaGraph | DependentLaunches, frame: LaunchParams, addresses: Addresses
-    ) -> int:
-        """Tells a graph of new addresses; of how many kernels they are."""
+    def _write(self, graph: CudaGraph, frame: LaunchParams, addresses: Addresses) -> int:
+        """Writes new addresses to a graph; the number of kernels that read them."""
         before, first = graph.updates, 0 if self._fetch is None else 1
         for number in frame.fill([*addresses]):
             graph.update(first + number, frame.words(number))
@@ -194,7 +187,6 @@ class Replay:
             # Nothing is lent: whoever realizes on the GPU is alone with its graphs in any case.
             graph.launch()
             return
-        assert isinstance(graph, CudaGraph)
         with self.gpu.lock:
             fetch.fill(staged, numbers)
             graph.launch(None, 0 if fetch.changed else -1)
@@ -209,20 +201,14 @@ class Replay:
         params.fill(staged, numbers)
         return params
 
-    def _built(self, words: bytes | None) -> CudaGraph | DependentLaunches:
+    def _built(self, words: bytes | None) -> CudaGraph:
         gpu = self.gpu
         parts = [
             (self.unit, launch, before, self.frame.words(number))
             for number, (launch, before) in enumerate(zip(self.launches, self.after))
         ]
         if words is None:
-            nodes = kernel_nodes(gpu, parts)
-            early = gpu.properties.capability >= PROGRAMMATIC
-            return (
-                DependentLaunches(gpu, nodes)
-                if early and suits(self.launches)
-                else CudaGraph(gpu, nodes)
-            )
+            return CudaGraph(gpu, kernel_nodes(gpu, parts))
         function = gpu.load(compile_source(fetch_source(), gpu.properties.arch).cubin).function(
             "tgc_fetch"
         )

@@ -33,16 +33,16 @@ auto fetch_@name@ = [&](int first, char* slot) {
 //@ copied
 tgc_copy_async16(target, @pointer@ + (inside ? @index@ : 0), inside);
 //@ evaluated
-float values[8] = {};
+float values[@vector@] = {};
 if (inside) {
   @load@
 #pragma unroll
-  for (int v = 0; v < 8; v++) {
+  for (int v = 0; v < @vector@; v++) {
     @map@
     values[v] = @value@;
   }
 }
-*reinterpret_cast<tgc_vector<@storage@, 8>*>(target) = tgc_rounded<@storage@>(values);
+*reinterpret_cast<tgc_vector<@storage@, @vector@>*>(target) = tgc_rounded<@storage@>(values);
 //@ products
 #pragma unroll
 for (int step = 0; step < @steps@; step++) {
@@ -73,7 +73,7 @@ for (int step = 0; step < @columns@ / 16; step++) {
 #pragma unroll
     for (int q = 0; q < 4; q++) {
       const float* const pair = @factor@[i][2 * step + q / 2] + q % 2 * 2;
-      a[i][q] = @pack@(pair[0], pair[1]);
+      a[i][q] = @pack@(@first@, @second@);
     }
 #pragma unroll
   for (int j = 0; j < @width@ / 8; j += 2) {
@@ -116,6 +116,22 @@ if (seen) {
   @load@
   @apply@
 }
+//@ dropped
+#pragma unroll
+for (int i = 0; i < @groups@; i++)
+#pragma unroll
+  for (int j = 0; j < @columns@ / 8; j++)
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+      const int @row@ = @row_tile@ + row_first + i * 16 + q / 2 * 8 + lane / 4;
+      const int @column@ = @column_tile@ + j * 8 + lane % 4 * 2 + q % 2;
+      bool kept = false;
+      if (@in_bounds@) {
+        @load@
+        kept = @value@;
+      }
+      @apply@
+    }
 //@ block
 const int tile = @tile@;
 const int batch = virtual_block / @tiles@;
@@ -175,7 +191,7 @@ if (__any_sync(0xffffffffu, grows)) {
       top = fmaxf(top, tgc_shuffle_xor(top, 1));
       top = fmaxf(top, tgc_shuffle_xor(top, 2));
       const float moved = (largest[i][half] - top)@times@;
-      const float factor = top == largest[i][half] ? 1.0f : tgc_exp2_short(moved);
+      const float factor = top == largest[i][half] ? 1.0f : @exp@(moved);
       largest[i][half] = top;
       total[i][half] *= factor;
 #pragma unroll
@@ -194,10 +210,11 @@ for (int i = 0; i < @groups@; i++)
     for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll
       for (int q = half * 2; q < half * 2 + 2; q++) {
-        score[i][j][q] = tgc_exp2_short(@power@);
+        score[i][j][q] = @exp@(@power@);
         total[i][half] += score[i][j][q];
       }
   }
+@dropped@
 @combine@
 //@ values
 tgc_copy_wait<0>();
@@ -209,7 +226,7 @@ for (int i = 0; i < @groups@; i++)
     sum += tgc_shuffle_xor(sum, 1);
     sum += tgc_shuffle_xor(sum, 2);
     const bool hidden = largest[i][half] == -INFINITY && !tgc_isnan(sum);
-    const float share = hidden ? @nothing@ : 1.0f / sum;
+    const float share = hidden ? @nothing@ : @factor@ / sum;
 #pragma unroll
     for (int j = 0; j < @width@ / 8; j++) {
       value[i][j][half * 2] *= share;
@@ -220,7 +237,7 @@ for (int i = 0; i < @groups@; i++)
 //@ store_rows
 const int query = query_first + row_first + i * 16 + half * 8 + lane / 4;
 if (lane % 4 == 0 && query < @extent@) {
-  const float logarithm = (largest[i][half]@times@ + tgc_log2(sum)) * 0.69314718f;
+  const float logarithm = @logarithm@;
   tgc_store(@pointer@, @index@, hidden ? -INFINITY : logarithm);
 }
 //@ rows_of_query
@@ -234,7 +251,7 @@ for (int i = 0; i < @groups@; i++)
     delta[i][half] = 0.0f;
     if (query < @extent@) {
       @load@
-      shift[i][half] = @logsumexp@ == -INFINITY ? INFINITY : @logsumexp@ * 1.44269504f;
+      shift[i][half] = @logsumexp@ == -INFINITY ? INFINITY : @logsumexp@@of_base_e@;
       delta[i][half] = @delta@;
     }
   }
@@ -249,13 +266,14 @@ tgc_copy_ahead(reinterpret_cast<tgc_vector<float, 1>*>(@target@), @pointer@, @in
 //@ shares_of_rows
 float share[@groups@][@columns@ / 8][4] = {};
 @products@
+@dropped@
 #pragma unroll
 for (int i = 0; i < @groups@; i++)
 #pragma unroll
   for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll
     for (int q = 0; q < 4; q++) {
-      const float p = tgc_exp2_short(@power@);
+      const float p = @exp@(@power@);
       share[i][j][q] = p * (share[i][j][q] - delta[i][q / 2]);
     }
 @combine@
@@ -267,11 +285,12 @@ for (int j = 0; j < @columns@ / 8; j++)
   for (int q = 0; q < 4; q++) {
     const int column = j * 8 + lane % 4 * 2 + q % 2;
     const bool hidden = sums[column] == -INFINITY@beyond_queries@;
-    const float shift = hidden ? INFINITY : sums[column] * 1.44269504f;
+    const float shift = hidden ? INFINITY : sums[column]@of_base_e@;
 #pragma unroll
     for (int i = 0; i < @groups@; i++)
-      score[i][j][q] = tgc_exp2_short(@power@);
+      score[i][j][q] = @exp@(@power@);
   }
+@dropped@
 @combine_values@
 @by_keys@
 //@ by_keys
@@ -283,7 +302,7 @@ for (int j = 0; j < @columns@ / 8; j++)
   for (int q = 0; q < 4; q++) {
     const float delta = sums[@columns@ + j * 8 + lane % 4 * 2 + q % 2];
 #pragma unroll
-    for (int i = 0; i < @groups@; i++) share[i][j][q] = score[i][j][q] * (share[i][j][q] - delta);
+    for (int i = 0; i < @groups@; i++) share[i][j][q] = @by_share@;
   }
 @combine@
 //@ store

@@ -38,7 +38,7 @@ for (int step = 0; step < @columns@ / 16; step++)
 #pragma unroll
   for (int q = 0; q < 4; q++) {
     const float* const pair = @score@[0][2 * step + q / 2] + q % 2 * 2;
-    @factor@[step][q] = @pack@(pair[0], pair[1]);
+    @factor@[step][q] = @pack@(@first@, @second@);
   }
 //@ forward
 unsigned share[@columns@ / 16][4];
@@ -111,6 +111,7 @@ for (int j = 0; j < @columns@ / 8; j++)
     score[i][j][q] = tgc_exp2_short(@power@);
   }
 tgc_wgmma_wait<0>();
+@dropped@
 #pragma unroll
 for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll
@@ -131,6 +132,7 @@ for (int j = 0; j < @columns@ / 8; j++)
     const float shift = hidden ? INFINITY : sums[column] * 1.44269504f;
     score[i][j][q] = tgc_exp2_short(@power@);
   }
+@dropped@
 @packed_values@
 tgc_wgmma_fence();
 @combine_values@
@@ -139,8 +141,9 @@ tgc_wgmma_wait<1>();
 for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll
   for (int q = 0; q < 4; q++) {
+    constexpr int i = 0;
     const float delta = sums[@columns@ + j * 8 + lane % 4 * 2 + q % 2];
-    share[0][j][q] = score[0][j][q] * (share[0][j][q] - delta);
+    share[i][j][q] = @by_share@;
   }
 @packed_keys@
 tgc_wgmma_fence();

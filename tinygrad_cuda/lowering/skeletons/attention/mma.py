@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.ops.attention import attention
+from tinygrad_cuda.graph.ops.attention import attention, kept_factor, placements_of
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates
 from tinygrad_cuda.lowering.codegen.params import KernelParams
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
@@ -22,13 +21,13 @@ from tinygrad_cuda.lowering.skeletons.attention.tiles import (
     COPY,
     AttentionPart,
     AttentionTile,
-    stride,
+    stored_results,
 )
 from tinygrad_cuda.lowering.skeletons.contract.loads import zero_outside
 
 CUH = "attention.cuh"
-VECTOR = 8  # elements of an asynchronous copy
 LOG2_E = 1.4426950408889634
+UNITS = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}
 SLACK = 8.0  # by which scores of base 2 pass the largest one before values are scaled again
 
 
@@ -60,7 +59,10 @@ class AttentionText:
 
     Attributes:
         row, column: the variables of rows and columns of the scores: ``query`` and ``key``.
+        base: what scores are multiplied by, besides their scale: powers are those of 2.
     """
+
+    base = LOG2_E
 
     def __init__(self, kernel: Kernel, name: str, part: AttentionPart, tile: AttentionTile) -> None:
         self.kernel, self.name, self.part, self.tile = kernel, name, part, tile
@@ -69,17 +71,20 @@ class AttentionText:
         reads = set(kernel.reads)
         self.reader = Evaluator(self.params, reads, is_wide(kernel), kernel.narrowed)
         self.outer = Scope("batch")
-        self.stored = {store.attributes["index"]: store for store in kernel.stores}
+        self.stored = stored_results(kernel)
+        self.placements = placements_of(self.node)
         by_keys = name in ("keys", "values")
         self.row, self.column = ("key", "query") if by_keys else ("query", "key")
         sources = self.node.sources
         if self.node.op is attention:
-            self.q, self.k, self.v, self.mask = sources
+            self.q, self.k, self.v, self.mask, self.kept = sources
         else:
-            self.g, self.q, self.k, self.v, self.logsumexp, self.delta, self.mask = sources
+            self.g, self.q, self.k, self.v, self.logsumexp, self.delta, *masks = sources
+            self.mask, self.kept = masks
         self.batch_shape = self.q.shape[:-2]
         self.batch = ix.variable("batch", part.batches)
-        self.unit = {"bfloat16": "bf16", "float16": "fp16"}[self.node.dtype.name]
+        self.unit = UNITS[self.node.dtype.name]
+        self.vector = COPY // self.node.dtype.itemsize  # elements of an asynchronous copy
 
     # The kernel
 
@@ -173,8 +178,21 @@ class AttentionText:
             "multiply": f"tgc_mma_{self.unit}",
             "pack": f"tgc_pack_{self.unit}",
             "storage": self.node.dtype.c,
+            "vector": self.vector,
+            "of_base_e": " * 1.44269504f",
+            "exp": "tgc_exp2_short",
         }
         return fill(CUH, section, **{**sizes, **holes})
+
+    def _element(self, factor: str, text: str) -> str:
+        """An element of a factor; zero where a power's sign says that its weight is dropped."""
+        powers = factor == "score" and self.row == "key"
+        return f"tgc_unmarked({text})" if powers and self.node.attributes["dropout"] else text
+
+    def _pair(self, factor: str) -> dict[str, str]:
+        """Two neighbours of a factor."""
+        pair = [self._element(factor, f"pair[{k}]") for k in range(2)]
+        return {"first": pair[0], "second": pair[1]}
 
     @property
     def _slot(self) -> int:
@@ -224,7 +242,7 @@ class AttentionText:
 
     def _fetch(self, operand: TileOperand) -> str:
         """The lambda that brings a tile of an operand to shared memory."""
-        chunks = operand.width // VECTOR
+        chunks = operand.width // self.vector
         count = operand.rows * chunks
         extent = operand.node.shape[-2]
         bounds, copy = self._copy(operand, [f"{operand.position} < {extent}"])
@@ -247,20 +265,20 @@ class AttentionText:
     def _copy(self, operand: TileOperand, bounds: list[str]) -> tuple[str, str]:
         """Bounds, and an asynchronous copy where memory has runs of the operand; else loads."""
         reader, node = self.reader, operand.node
-        v, step = ix.variable("v", VECTOR), ix.variable("step", operand.width // VECTOR)
-        at = (*self._at(operand.position), step * VECTOR + v)
+        v, step = ix.variable("v", self.vector), ix.variable("step", operand.width // self.vector)
+        at = (*self._at(operand.position), step * self.vector + v)
         base, inner, guard = zero_outside(reader, node, at)
         scopes = [self.outer, Scope(operand.position, "step"), Scope("v")]
         reader.scopes, reader.lane = scopes, None
         if base in reader.memory and base.dtype is node.dtype:
             split = ix.split_lane(ix.flatten(inner, base.shape), v)
             lanes = any(leaf.name == "v" for part in guard for leaf in part.index.leaves)
-            if split and split[0] == 1 and ix.divisible(split[1], VECTOR) and not lanes:
+            if split and split[0] == 1 and ix.divisible(split[1], self.vector) and not lanes:
                 bounds += [reader.guard_text(guard)] if guard else []
                 pointer, index = self.params.read(base), reader.index_text(split[1])
                 copied = self._filled("copied", pointer=pointer, index=index)
                 return " && ".join(bounds), copied
-        reader.lane = Lane(v, VECTOR)
+        reader.lane = Lane(v, self.vector)
         value = reader.value(node, at)
         load, map_ = scopes[1].lines, scopes[2].lines
         return " && ".join(bounds), self._filled("evaluated", load=load, map=map_, value=value)
@@ -311,14 +329,25 @@ class AttentionText:
 
     def _products(self, total: str, a: str, b: str, pitch: int, width: int) -> str:
         """total += a b^T over a width."""
+        return self._by_steps(total, a, b, pitch, width, width // 16)
+
+    def _by_steps(self, total: str, a: str, b: str, pitch: int, width: int, steps: int) -> str:
+        stride = self.tile.stride
         return self._filled(
-            "products", sum=total, a=a, b=b, stride=pitch, stride_b=stride(width), steps=width // 16
+            "products", sum=total, a=a, b=b, stride=pitch, stride_b=stride(width), steps=steps
         )
 
     def _combine(self, total: str, factor: str, b: str, width: int) -> str:
         """total += factor b, whose rows are the columns of the factor."""
+        stride = self.tile.stride
         return self._filled(
-            "combine", sum=total, factor=factor, b=b, stride=stride(width), width=width
+            "combine",
+            sum=total,
+            factor=factor,
+            b=b,
+            stride=stride(width),
+            width=width,
+            **self._pair(factor),
         )
 
     def _loop(self, a: str, pitch: int, use: list[str]) -> str:
@@ -327,7 +356,9 @@ class AttentionText:
             "loop",
             beyond=self._beyond(),
             scores=self._products("score", a, "held", pitch, self.q.shape[-1]),
-            scale="" if self._folds else self._filled("scale", factor=f"{self._scale * LOG2_E!r}f"),
+            scale=""
+            if self._folds
+            else self._filled("scale", factor=f"{self._factor_of_scores!r}f"),
             mask=self._mask(),
             use=use,
         )
@@ -352,14 +383,22 @@ class AttentionText:
 
     @property
     def _times(self) -> str:
-        return f" * {self._scale * LOG2_E!r}f" if self._folds else ""
+        return f" * {self._factor_of_scores!r}f" if self._folds else ""
+
+    @property
+    def _times_base(self) -> str:
+        return f" * {self.base!r}f"
+
+    @property
+    def _factor_of_scores(self) -> float:
+        return self._scale * self.base
 
     def _power(self, shift: str) -> str:
         """The exponent of a probability."""
         score = "score[i][j][q]"
         if not self._folds:
             return f"{score} - {shift}"
-        return f"tgc_fma({score}, {self._scale * LOG2_E!r}f, -{shift})"
+        return f"tgc_fma({score}, {self._factor_of_scores!r}f, -{shift})"
 
     @property
     def _unmasked(self) -> bool:
@@ -399,23 +438,54 @@ class AttentionText:
 
     def _evaluated_mask(self) -> str:
         """Of a score whose position is in bounds."""
+        here = self._at_score(self.mask)
+        apply = f"score[i][j][q] += {here['value']}{self._times_base};"
+        if self.mask.dtype is bool_:
+            apply = f"seen = {here['value']};"
+        return self._filled("masked", load=here["load"], apply=apply)
+
+    # Dropout
+
+    @property
+    def _kept_factor(self) -> float:
+        """What weights that are not dropped are multiplied by; 1 without dropout."""
+        return kept_factor(self.node.attributes["dropout"])
+
+    def _dropped(self, apply: str) -> str:
+        """A statement for each score, with whether its weight is `kept`; nothing without dropout.
+
+        A row of Philox's numbers is made again from the score's position, as for the mask of
+        `dropout`.
+        """
+        if not self.node.attributes["dropout"]:
+            return ""
+        return self._filled(
+            "dropped",
+            row=self.row,
+            column=self.column,
+            row_tile=f"{self.row}_first",
+            column_tile="column_first",
+            in_bounds=f"query < {self.q.shape[-2]} && key < {self.k.shape[-2]}",
+            apply=apply,
+            **self._at_score(self.kept),
+        )
+
+    def _at_score(self, node: Node) -> dict[str, object]:
+        """A value as large as the scores, or with sizes of 1, and the statements before it."""
         reader, scope = self.reader, Scope("query", "key")
         reader.scopes, reader.lane = [self.outer, scope], None
         *batch, query = self._at("query")
         whole = (*batch, query, ix.variable("key", self.k.shape[-2]))
-        at = [part if size > 1 else ix.constant(0) for part, size in zip(whole, self.mask.shape)]
-        value = reader.value(self.mask, tuple(at))
-        apply = f"score[i][j][q] += {value} * {LOG2_E!r}f;"
-        if self.mask.dtype is bool_:
-            apply = f"seen = {value};"
-        return self._filled("masked", load=scope.lines, apply=apply)
+        at = [part if size > 1 else ix.constant(0) for part, size in zip(whole, node.shape)]
+        value = reader.value(node, tuple(at))
+        return {"load": scope.lines, "value": value}
 
     # The three kernels
 
     def _powers(self) -> dict[str, object]:
         """What the forward kernels make of scores."""
         return {
-            "slack": f"{SLACK / (self._scale * LOG2_E if self._folds else 1.0)!r}f",
+            "slack": f"{SLACK / (self._factor_of_scores if self._folds else 1.0)!r}f",
             "times": self._times,
             "power": self._power("shift"),
         }
@@ -426,16 +496,19 @@ class AttentionText:
             "values",
             width=width,
             nothing="NAN" if self._unmasked else "0.0f",  # 0 / 0
+            factor=f"{self._kept_factor!r}f",
             store_rows=self._store_logarithm(),
         )
 
     def _forward(self) -> list[str]:
+        stride = self.tile.stride
         width, pitch = self.v.shape[-1], stride(self.part.held[0])
         values = f"held + {self.tile.columns * stride(self.q.shape[-1])}"
         online = self._filled(
             "online",
             width=width,
             **self._powers(),
+            dropped=self._dropped(ZEROED),
             combine=self._combine("value", "score", values, width),
         )
         sums, end = self._filled("forward", width=width), self._values(width)
@@ -448,25 +521,34 @@ class AttentionText:
         node = self.stored[1]
         text = self._filled(
             "store_rows",
-            times=self._times,
+            logarithm=self._logarithm,
             extent=self.part.rows,
             pointer=self.params.write(node),
-            index=self._row_index("query", self.part.rows, 1),
+            index=self._row_index(1, "query"),
         )
         return text.splitlines()
 
-    def _row_index(self, position: str, extent: int, width: int) -> str:
-        row: Index = self.batch * extent + ix.variable(position, extent)
-        return self.reader.index_text(row * width)
+    def _row_index(self, result: int, position: str) -> str:
+        """The first element of a result's row, in the output of which it is a part."""
+        _, offset, strides = self.placements[result]
+        at = self._at(position)
+        steps = (coordinate * stride for coordinate, stride in zip(at, strides))
+        return self.reader.index_text(sum(steps, ix.constant(offset)))
+
+    @property
+    def _logarithm(self) -> str:
+        """Of a row's sum and its largest score."""
+        return f"(largest[i][half]{self._times} + tgc_log2(sum)) * 0.69314718f"
 
     def _queries(self) -> list[str]:
-        d, e = self.q.shape[-1], self.v.shape[-1]
+        d, e, stride = self.q.shape[-1], self.v.shape[-1], self.tile.stride
         g = f"smem + {self.tile.rows * stride(d)}"
         values = f"held + {self.tile.columns * stride(d)}"
         use = self._filled(
             "shares_of_rows",
             power=self._power("shift[i][q / 2]"),
             products=self._products("share", g, values, stride(e), e),
+            dropped=self._dropped(self._kept_shares),
             combine=self._combine("by_query", "share", "held", d),
         )
         declare = f"float by_query[{self.tile.groups}][{d // 8}][4] = {{}};"
@@ -480,13 +562,14 @@ class AttentionText:
         ]
 
     def _keys(self) -> list[str]:
-        d, e = self.q.shape[-1], self.v.shape[-1]
+        d, e, stride = self.q.shape[-1], self.v.shape[-1], self.tile.stride
         values = f"smem + {self.tile.rows * stride(d)}"
         g = f"held + {self.tile.columns * stride(d)}"
         results = self.part.results
         by_keys = self._filled(
             "by_keys",
             products=self._products("share", values, g, stride(e), e),
+            by_share=self._by_share,
             combine=self._combine("by_key", "share", "held", d),
         )
         use = self._filled(
@@ -494,6 +577,7 @@ class AttentionText:
             power=self._power("shift"),
             sums=self._sums_offset,
             beyond_queries=self._beyond_queries,
+            dropped=self._dropped(MARKED),
             combine_values=self._combine("by_value", "score", g, e) if 2 in results else "",
             by_keys=by_keys if 1 in results else "",
         )
@@ -503,7 +587,7 @@ class AttentionText:
         if 1 in results:
             stores.append(self._store(1, "by_key", "smem", pitch, self._factor))
         if 2 in results:
-            stores.append(self._store(2, "by_value", *second, "1.0f"))
+            stores.append(self._store(2, "by_value", *second, f"{self._kept_factor!r}f"))
         names = {1: "by_key", 2: "by_value"}
         declare = [
             f"float {names[index]}[{self.tile.groups}][{width // 8}][4] = {{}};"
@@ -511,6 +595,22 @@ class AttentionText:
         ]
         loop = self._loop("smem", pitch, use.splitlines())
         return ["\n".join(declare), loop, DONE, *stores]
+
+    @property
+    def _kept_shares(self) -> str:
+        """The gradient by a share passes where its weight was kept."""
+        return f"share[i][j][q] = kept ? share[i][j][q] * {self._kept_factor!r}f : 0.0f;"
+
+    @property
+    def _by_share(self) -> str:
+        """The gradient by a score from its power, which has a sign where the weight is dropped."""
+        if not self.node.attributes["dropout"]:
+            return "score[i][j][q] * (share[i][j][q] - delta)"
+        factor = f"{self._kept_factor!r}f"
+        return (
+            f"fabsf(score[i][j][q]) * "
+            f"((tgc_is_marked(score[i][j][q]) ? 0.0f : share[i][j][q] * {factor}) - delta)"
+        )
 
     @property
     def _beyond_queries(self) -> str:
@@ -525,7 +625,7 @@ class AttentionText:
     def _store(self, index: int, total: str, staged: str, pitch: int, factor: str) -> str:
         """A result's rows through the warp's own rows of shared memory into memory."""
         node = self.stored[index]
-        extent, width = node.shape[-2:]
+        extent, width = self.part.rows, self.part.results[index]
         return self._filled(
             "store",
             sum=total,
@@ -537,9 +637,11 @@ class AttentionText:
             position=self.row,
             extent=extent,
             pointer=self.params.write(node),
-            index=self._row_index(self.row, extent, width),
+            index=self._row_index(index, self.row),
         )
 
 
+ZEROED = "if (!kept) score[i][j][q] = 0.0f;"
+MARKED = "score[i][j][q] = kept ? fabsf(score[i][j][q]) : -fabsf(score[i][j][q]);"
 # Copies of rows may still be in flight where no column is seen, and so no barrier was passed.
 DONE = "tgc_copy_wait<0>();\n__syncthreads();"

@@ -6,23 +6,60 @@ from collections.abc import Set
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
+from tinygrad_cuda.core.config import ROUNDED, SPLIT, settings
+from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops.attention import WIDTHS, attention
+from tinygrad_cuda.graph.ops.attention import WIDTHS, attention, placements_of
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS
 from tinygrad_cuda.lowering.target import Target
 
 WARPS = THREADS // 32
+# What multiplies: matrix units 16-bit factors, numbers of tf32 or sums of two; float32 units.
+HALF, TF32, TF32X3, SIMT = "half", "tf32", "tf32x3", "simt"
 GROUP = 16  # rows of an instruction's first operand
 COPY = 16  # bytes of an asynchronous copy
 SWIZZLED = 1024  # bytes of which a swizzled tile begins at a multiple
 ITEMSIZE = 2  # bytes of an operand's element
-# Fitted to NVRTC 13.5's registers for sm_90: with estimates up to here no thread spills.
-FREE = 72  # registers of a thread besides sums: fragments, addresses, largest scores
-ALONE = {1: 256, 2: 264}  # where a block has a multiprocessor alone, by matrices of scores
-TWO = 136  # where two share it
+DRAWING = 40  # registers of a thread that draws which weights are dropped
+
+
+class Registers(NamedTuple):
+    """An estimate of a thread's registers, and up to where no thread spills.
+
+    Fitted to those that NVRTC 13.5 gives for sm_90.
+
+    Attributes:
+        result, score: of an element of a result or of a matrix of scores, over a row and a warp.
+        free: besides those: fragments, addresses, largest scores.
+        alone: the limit of a block that has a multiprocessor alone, by matrices of scores and
+            results.
+        two: that of two blocks.
+    """
+
+    result: float
+    score: float
+    free: int
+    alone: dict[tuple[int, int], int]
+    two: int
+
+
+REGISTERS = {
+    HALF: Registers(1, 1, 72, {(1, 1): 256, (2, 1): 264, (2, 2): 264}, 136),
+    TF32: Registers(1, 1, 72, {(1, 1): 256, (2, 1): 264, (2, 2): 264}, 136),
+    # Both terms of a factor wait in registers.
+    TF32X3: Registers(0.75, 2, 76, {(1, 1): 169, (2, 1): 176, (2, 2): 206}, 136),
+    SIMT: Registers(1, 2, 72, {(1, 1): 264, (2, 1): 264, (2, 2): 264}, 160),
+}
 # The same by wgmma: ptxas serializes the products of a kernel that needs more.
 FREE_WGMMA, ALONE_WGMMA, TWO_WGMMA = 32, 256, 112
+# By TMA: registers of a thread that copies, and of one that multiplies, by the warpgroups that do.
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = {2: 24, 3: 32}, {2: 240, 3: 160}
+ALONE_TMA = {2: 256, 3: 160}  # estimates up to which those who multiply do not spill
+# Keys from which copies by TMA take less time: 31 us for 27 with 256, 48 for 56 with 1024.
+LONG = 512
 
 
 @dataclass(frozen=True)
@@ -34,12 +71,21 @@ class AttentionTile:
         columns: that a slot of the ring has.
         stages: slots of the ring.
         wgmma: whether a warpgroup multiplies tiles in shared memory, with the 128-byte swizzle.
+        consumers: warpgroups that multiply what another one copies by TMA; 0: each copies its own.
+        unit: what multiplies: `HALF`, `TF32`, `TF32X3` or `SIMT`.
     """
 
     groups: int
     columns: int
     stages: int
     wgmma: bool = False
+    consumers: int = 0
+    unit: str = HALF
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an operand's element."""
+        return ITEMSIZE if self.unit == HALF else 4
 
     @property
     def warp_rows(self) -> int:
@@ -49,11 +95,21 @@ class AttentionTile:
     @property
     def rows(self) -> int:
         """Rows of a block."""
-        return WARPS * self.warp_rows
+        return (4 * self.consumers or WARPS) * self.warp_rows
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * (self.consumers + 1) if self.consumers else THREADS
+
+    @property
+    def barriers(self) -> int:
+        """Bytes of the barriers of the rows and of each slot."""
+        return 8 * (2 + 4 * self.stages) if self.consumers else 0
 
     def stride(self, width: int) -> int:
-        """Bytes of shared memory of a row."""
-        return width * ITEMSIZE if self.wgmma else stride(width)
+        """Bytes of shared memory of a row: eight padded ones begin in different banks."""
+        return width * self.itemsize + (0 if self.wgmma else COPY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +123,8 @@ class AttentionPart:
         rows, columns: of the scores, as the kernel walks over them.
         scores: matrices of scores at one time.
         sums: bytes of a column's logarithm and delta, which pass through the ring with it.
+        unit: as of a tile.
+        extra: registers of a thread that draw random numbers, where weights are dropped.
     """
 
     held: tuple[int, ...]
@@ -77,11 +135,15 @@ class AttentionPart:
     batches: int
     scores: int
     sums: int = 0
+    unit: str = HALF
+    extra: int = 0
 
     def shared(self, tile: AttentionTile) -> int:
         """Bytes of shared memory of a block."""
         held = sum(tile.rows * tile.stride(width) for width in self.held)
-        return held + tile.stages * self.slot(tile)
+        if tile.consumers and self.scores == 1:  # results do not pass through the rows' memory
+            held = tile.rows * tile.stride(self.ring[0])
+        return held + tile.stages * self.slot(tile) + tile.barriers
 
     def slot(self, tile: AttentionTile) -> int:
         """Bytes of a slot of the ring."""
@@ -90,38 +152,67 @@ class AttentionPart:
 
     def registers(self, tile: AttentionTile) -> int:
         """An estimate of a thread's."""
-        sums = sum(self.results.values()) + self.scores * tile.columns
+        results, scores = sum(self.results.values()), self.scores * tile.columns
         if tile.wgmma:  # factors wait in registers, too
-            return sums // 2 + len(self.results) * tile.columns // 4 + FREE_WGMMA
-        return tile.groups * sums // 2 + FREE
+            sums = results + scores
+            return sums // 2 + len(self.results) * tile.columns // 4 + FREE_WGMMA + self.extra
+        each = REGISTERS[tile.unit]
+        sums = int(each.result * results) + int(each.score * scores)
+        return tile.groups * sums // 2 + each.free + self.extra
+
+    def most_registers(self, tile: AttentionTile) -> int:
+        """The estimate up to which no thread spills."""
+        if tile.wgmma:
+            return ALONE_WGMMA
+        return REGISTERS[tile.unit].alone[self.scores, len(self.results)]
 
     def blocks(self, tile: AttentionTile) -> int:
         """Blocks of the grid."""
         return self.batches * -(-self.rows // tile.rows)
 
+    def takes_tma(self, tile: AttentionTile, target: Target) -> bool:
+        """Whether a kernel by TMA has the memory and the registers for a tile."""
+        if not self.has_warpgroups:
+            return False
+        enough = self.registers(tile) <= ALONE_TMA[tile.consumers]
+        return target.architecture == (9, 0) and enough and self.shared(tile) <= target.block_shared
+
     def resident(self, tile: AttentionTile, target: Target) -> int:
         """Blocks that a multiprocessor holds at one time."""
-        most = 2 if self.registers(tile) <= (TWO_WGMMA if tile.wgmma else TWO) else 1
-        return target.resident(self.shared(tile), most)
+        limit = TWO_WGMMA if tile.wgmma else REGISTERS[tile.unit].two
+        two = self.registers(tile) <= limit
+        if tile.unit == TF32X3 and any(width % 32 for width in self.ring):
+            two = False  # such heads spill
+        return target.resident(self.shared(tile), 2 if two else 1)
 
     @property
     def has_warpgroups(self) -> bool:
         """Whether there is a text by wgmma."""
         whole = all(width % 64 == 0 for width in (*self.held, *self.ring))
-        return whole and self.results.keys() in ({0}, {1, 2})
+        return whole and self.unit == HALF and self.results.keys() in ({0}, {1, 2})
 
     def fits(self, tile: AttentionTile, target: Target) -> bool:
         """Whether a block has the memory and a thread the registers."""
-        limit = ALONE_WGMMA if tile.wgmma else ALONE[self.scores]
-        enough = self.registers(tile) <= limit and self.shared(tile) <= target.block_shared
-        return enough and (
+        few = self.registers(tile) <= self.most_registers(tile)
+        enough = few and self.shared(tile) <= target.block_shared
+        return (enough and tile.unit == self.unit) and (
             not tile.wgmma or (target.architecture == (9, 0) and self.has_warpgroups)
         )
 
 
 def stride(width: int) -> int:
-    """Bytes from row to row in shared memory: eight rows begin in different banks."""
+    """Bytes from row to row of padded 16-bit operands."""
     return width * ITEMSIZE + COPY
+
+
+def unit_of(node: Node) -> str | None:
+    """What multiplies for a row's kernels; None where a composition does."""
+    if node.dtype.is_half:
+        return HALF
+    if node.dtype is not float32:
+        return None
+    precision = settings.matmul_precision
+    return TF32 if precision in ROUNDED else TF32X3 if precision in SPLIT else SIMT
 
 
 def parts_of(node: Node, stored: Set[int] = frozenset((0, 1, 2))) -> dict[str, AttentionPart]:
@@ -133,21 +224,37 @@ def parts_of(node: Node, stored: Set[int] = frozenset((0, 1, 2))) -> dict[str, A
     """
     q, k, v = operands_of(node)
     d, e, batches = q.shape[-1], v.shape[-1], prod(q.shape[:-2])
-    queries, keys = q.shape[-2], k.shape[-2]
-    if node.op is attention:
-        return {"forward": AttentionPart((max(d, e),), (d, e), {0: e}, queries, keys, batches, 1)}
+    rows, columns = q.shape[-2], k.shape[-2]
+    unit = unit_of(node) or HALF
+    extra = DRAWING if node.attributes["dropout"] else 0
+
+    def by_queries(held: tuple[int, ...], width: int, scores: int) -> AttentionPart:
+        sizes = rows, columns, batches, scores, 0
+        return AttentionPart(held, (d, e), {0: width}, *sizes, unit, extra)
 
     def by_keys(held: tuple[int, ...], results: dict[int, int], scores: int) -> AttentionPart:
-        return AttentionPart(held, (d, e), results, keys, queries, batches, scores, 2 * 4)
+        sizes = columns, rows, batches, scores, 2 * 4
+        return AttentionPart(held, (d, e), results, *sizes, unit, extra)
 
-    found = {"queries": AttentionPart((d, e), (d, e), {0: d}, queries, keys, batches, 2)}
-    found["keys"] = by_keys((d, e), {1: d, 2: e}, 2)
-    if not stored >= {1, 2} or found["keys"].registers(SMALLEST) > ALONE[2]:
+    if node.op is attention:
+        return {"forward": by_queries((max(d, e),), e, 1)}
+    parts = {"queries": by_queries((d, e), d, 2), "keys": by_keys((d, e), {1: d, 2: e}, 2)}
+    smallest = AttentionTile(1, 16, 2, unit=unit)
+    keys = parts["keys"]
+    if not stored >= {1, 2} or keys.registers(smallest) > keys.most_registers(smallest):
         # Both are too wide for the registers of one kernel, or one is not wanted.
-        found |= {"keys": by_keys((d, e), {1: d}, 2), "values": by_keys((max(d, e),), {2: e}, 1)}
+        parts |= {"keys": by_keys((d, e), {1: d}, 2), "values": by_keys((max(d, e),), {2: e}, 1)}
     return {
-        name: part for name, part in found.items() if not part.results.keys().isdisjoint(stored)
+        name: part for name, part in parts.items() if not part.results.keys().isdisjoint(stored)
     }
+
+
+def stored_results(kernel: Kernel) -> dict[int, Node]:
+    """By the numbers of its results, the stored values of which they are parts."""
+    (node,) = kernel.anchors
+    stores = {store.attributes["index"]: store for store in kernel.stores}
+    outputs = enumerate(placement.output for placement in placements_of(node))
+    return {result: stores[number] for result, number in outputs if number in stores}
 
 
 def operands_of(node: Node) -> tuple[Node, Node, Node]:
@@ -156,39 +263,92 @@ def operands_of(node: Node) -> tuple[Node, Node, Node]:
     return q, k, v
 
 
-SMALLEST = AttentionTile(1, 16, 2)
-TILES = tuple(AttentionTile(*sizes) for sizes in product((2, 1), (64, 32, 16), (3, 2)))
-
-
+SIZES = tuple(product((2, 1), (64, 32, 16), (3, 2)))
+TILES = tuple(AttentionTile(*sizes) for sizes in SIZES)
+FLOAT_TILES = tuple(
+    AttentionTile(*sizes, unit=unit) for unit in (TF32, TF32X3, SIMT) for sizes in SIZES
+)
 WARPGROUP_TILES = tuple(
     AttentionTile(1, *sizes, True) for sizes in ((128, 3), (64, 4), (64, 3), (32, 4))
 )
 
 
-def tile_of(part: AttentionPart, target: Target) -> AttentionTile | None:
-    """The tile with most scores on a multiprocessor at one time; None if none fits.
+# The first that fits is taken; the others took more time on an H200, by `lab.attention`.
+TMA_TILES = tuple(
+    AttentionTile(1, columns, stages, True, consumers)
+    for columns, stages, consumers in (
+        (128, 2, 2), (64, 2, 2), (128, 3, 2), (128, 2, 3), (64, 4, 2),
+    )
+)  # fmt: skip
 
-    Tiles of warpgroups come first. Of equal ones that of two blocks, which wait at different
-    times, and then that of more rows, which reads shared memory less. Blocks are to be as many as
-    multiprocessors.
+TMA_GRADIENTS = False  # until an H200 has shown right values and less time
+TMA_GRADIENT_TILES = tuple(
+    AttentionTile(1, columns, stages, True, consumers)
+    for columns, stages, consumers in (
+        (64, 4, 2), (64, 3, 2), (64, 2, 2), (32, 4, 2),
+    )
+)  # fmt: skip
+
+
+def tma_gradient_tile_of(part: AttentionPart, target: Target) -> AttentionTile | None:
+    """The tile of a gradient's kernel by TMA; None where it has none."""
+    fitting = (tile for tile in TMA_GRADIENT_TILES if part.takes_tma(tile, target))
+    return next(fitting, None) if TMA_GRADIENTS else None
+
+
+def tma_tile_of(part: AttentionPart, target: Target) -> AttentionTile | None:
+    """The tile of the forward pass by TMA; None where it has none, or where keys are few."""
+    if part.columns < LONG:
+        return None
+    return next((tile for tile in TMA_TILES if part.takes_tma(tile, target)), None)
+
+
+def tile_of(part: AttentionPart, target: Target) -> AttentionTile | None:
+    """The tile of least time; None if none fits.
+
+    Tiles of warpgroups come first. Blocks are to be as many as multiprocessors.
     """
     fitting = [tile for tile in WARPGROUP_TILES if part.fits(tile, target)]
-    fitting = fitting or [tile for tile in TILES if part.fits(tile, target)]
+    fitting = fitting or [tile for tile in (*TILES, *FLOAT_TILES) if part.fits(tile, target)]
     enough = [t for t in fitting if part.blocks(t) >= target.multiprocessors or t.groups == 1]
-
-    def order(tile: AttentionTile) -> tuple[int, ...]:
-        resident = part.resident(tile, target)
-        together = resident * tile.groups * tile.columns
-        return together, resident, tile.groups, tile.stages
-
-    return max(enough, key=order, default=None)
+    order = _most_scores if part.unit == HALF else _measured
+    return max(enough, key=lambda tile: order(part, tile, target), default=None)
 
 
-def takes(node: Node, target: Target) -> bool:
-    """Whether kernels make a row on this machine; where not, its composition does."""
+def _most_scores(part: AttentionPart, tile: AttentionTile, target: Target) -> tuple[int, ...]:
+    """Most scores on a multiprocessor at one time.
+
+    Of equal ones that of two blocks, which wait at different times, and then that of more rows,
+    which reads shared memory less.
+    """
+    resident = part.resident(tile, target)
+    return resident * tile.groups * tile.columns, resident, tile.groups, tile.stages
+
+
+def _measured(part: AttentionPart, tile: AttentionTile, target: Target) -> tuple[int, ...]:
+    """As 8 x 12 heads, 1024 x 64, causal, had them on an H200 (lab/attention.py --float32).
+
+    Float32 units read shared memory most: more rows come first. Matrix units wait for scores: more
+    columns do, and then fewer rows, whose tiles end nearer to the causal border.
+    """
+    if part.unit == SIMT:
+        return tile.groups, tile.columns, tile.stages
+    return tile.columns, -tile.groups, tile.stages
+
+
+def refusal(node: Node, target: Target) -> str:
+    """Why no kernels make a row on this machine, and its composition does; empty if they do."""
     sources = operands_of(node)
     widths = {x.shape[-1] for x in sources}
-    usual = node.dtype.is_half and target.matrix_lanes > 0 and widths <= set(WIDTHS)
-    if not usual or 0 in (prod(x.shape) for x in sources):
-        return False
-    return all(tile_of(part, target) is not None for part in parts_of(node).values())
+    if unit_of(node) is None:
+        return f"{node.dtype.name} has no kernels"
+    if not target.matrix_lanes:
+        return f"{target.name} has no asynchronous copies, or no matrix units of its dtype"
+    if not widths <= set(WIDTHS):
+        return f"heads of {sorted(widths)} are no multiples of {WIDTHS.step} up to {max(WIDTHS)}"
+    if 0 in (prod(x.shape) for x in sources):
+        return "it has no elements"
+    for name, part in parts_of(node).items():
+        if tile_of(part, target) is None:
+            return f"no tile of {name} fits in {target.block_shared} bytes of shared memory"
+    return ""

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from tinygrad_cuda.lowering.codegen.skeleton import fill
-from tinygrad_cuda.lowering.skeletons.attention.mma import DONE, LOG2_E, AttentionText, TileOperand
+from tinygrad_cuda.lowering.skeletons.attention.mma import (
+    DONE,
+    MARKED,
+    ZEROED,
+    AttentionText,
+    TileOperand,
+)
 from tinygrad_cuda.lowering.skeletons.attention.tiles import COPY, ITEMSIZE, stride
 
 CUH = "attention_wgmma.cuh"
@@ -43,10 +49,10 @@ class WarpgroupText(AttentionText):
         return self._text("combine", sum=total, factor=factor, b=b, width=width)
 
     def _packed(self, factor: str, score: str) -> str:
-        return self._text("packed", factor=factor, score=score)
+        return self._text("packed", factor=factor, score=score, **self._pair(score))
 
     def _scaled(self) -> str:
-        scale = "" if self._folds else self._filled("scale", factor=f"{self._scale * LOG2_E!r}f")
+        scale = "" if self._folds else self._filled("scale", factor=f"{self._factor_of_scores!r}f")
         return f"{scale}{self._mask()}"
 
     def _descriptors(self, second: bool) -> str:
@@ -68,7 +74,7 @@ class WarpgroupText(AttentionText):
             begin_scores=self._products("score", "rows_0", "columns_0 + turn", 0, d),
             begin_values=self._combine("value", "share", values.format("before"), width),
             begin_last=self._combine("value", "share", values.format("slot"), width),
-            scores=f"{self._scaled()}{powers}",
+            scores=f"{self._scaled()}{powers}{self._dropped(ZEROED)}",
             shares=self._packed("share", "score"),
         )
         end = self._values(width)
@@ -86,14 +92,18 @@ class WarpgroupText(AttentionText):
             use=use,
         )
 
-    def _queries(self) -> list[str]:
-        d = self.q.shape[-1]
-        use = self._text(
+    def _use_of_rows(self, d: int) -> str:
+        return self._text(
             "shares_of_rows",
             power=self._power("shift[i][q / 2]"),
+            dropped=self._dropped(self._kept_shares),
             packed=self._packed("moved", "share"),
             combine=self._combine("by_query", "moved", "columns_0 + turn + step * 128", d),
         )
+
+    def _queries(self) -> list[str]:
+        d = self.q.shape[-1]
+        use = self._use_of_rows(d)
         return [
             self._descriptors(True),
             f"float by_query[1][{d // 8}][4] = {{}};",
@@ -111,6 +121,8 @@ class WarpgroupText(AttentionText):
             power=self._power("shift"),
             sums=self._sums_offset,
             beyond_queries=self._beyond_queries,
+            dropped=self._dropped(MARKED),
+            by_share=self._by_share,
             packed_values=self._packed("weight", "score"),
             combine_values=self._combine("by_value", "weight", "columns_1 + turn + step * 128", e),
             packed_keys=self._packed("moved", "share"),
@@ -124,5 +136,5 @@ class WarpgroupText(AttentionText):
             self._gradient_loop(use),
             DONE,
             self._store(1, "by_key", "smem", stride(d), self._factor),
-            self._store(2, "by_value", behind, stride(e), "1.0f"),
+            self._store(2, "by_value", behind, stride(e), f"{self._kept_factor!r}f"),
         ]

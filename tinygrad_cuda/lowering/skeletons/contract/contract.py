@@ -91,7 +91,8 @@ class TiledContraction(Contraction, Generic[TileT]):
     """One whose outputs are computed in tiles."""
 
     def __init__(self, kernel: Kernel, plan: Plan[TileT]) -> None:
-        super().__init__(kernel, plan.slices)
+        super().__init__(kernel, 1 if plan.cluster else plan.slices)
+        self.slices = plan.slices
         self.plan, self.tile, self.chunk = plan, plan.tile, plan.chunk
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
@@ -160,7 +161,7 @@ def _product(problem: TiledContraction[Tile]) -> Stage:
     """The stage that multiplies; with split-K it leaves the slices in scratch memory."""
     kernel, tile = problem.kernel, problem.tile
     words = KernelParams()
-    writer = Reader(words, set(kernel.reads), is_wide(kernel), kernel.target)
+    writer = Reader(words, set(kernel.reads), is_wide(kernel), kernel.target, kernel.narrowed)
     outer = Scope("batch")
     batch = ix.variable("batch", problem.batches)
     shared = tile.shared(itemsize_of(problem.dtype))

@@ -184,9 +184,9 @@ for (int part = 0; part < @parts@; part++) {
               staged + (half * 8 + lane / 4) * @columns@ + (at ^ at / 32 * 4)) = pair;
         }
     }
-  __syncwarp();
+  @meet@
 #pragma unroll 4
-  for (int turn = 0; turn < @turns@; turn++) {
+  for (int turn = @first_turn@; turn < @turns@; @next_turn@) {
     const int e = turn * 32 + lane;
     const int row = e / (@columns@ / @lanes@), column = e % (@columns@ / @lanes@);
     const int m = tile_m * @tile_m@ + warp_m + part / @chunks@ * @row_step@ + row;
@@ -194,15 +194,7 @@ for (int part = 0; part < @parts@; part++) {
     const int strip = first / @lanes@ + column;
     @bounds@{
       float totals[@lanes@];
-#pragma unroll
-      for (int v = 0; v < @lanes@; v += @fragment@) {
-        const int at = column * @lanes@ + v ^ row % @groups@ * 8;
-        const tgc_vector<float, @fragment@> several =
-            *reinterpret_cast<const tgc_vector<float, @fragment@>*>(
-                staged + row * @columns@ + (at ^ at / 32 * 4));
-#pragma unroll
-        for (int q = 0; q < @fragment@; q++) totals[v + q] = several.at[q];
-      }
+      @totals@
       @check@
       @row@
       @load@
@@ -214,7 +206,30 @@ for (int part = 0; part < @parts@; part++) {
       @store@
     }
   }
-  __syncwarp();
+  @meet@
+}
+//@ own_totals
+#pragma unroll
+for (int v = 0; v < @lanes@; v += @fragment@) {
+  const int at = column * @lanes@ + v ^ row % @groups@ * 8;
+  const tgc_vector<float, @fragment@> several =
+      *reinterpret_cast<const tgc_vector<float, @fragment@>*>(
+          staged + row * @columns@ + (at ^ at / 32 * 4));
+#pragma unroll
+  for (int q = 0; q < @fragment@; q++) totals[v + q] = several.at[q];
+}
+//@ cluster_totals
+#pragma unroll
+for (int v = 0; v < @lanes@; v += @fragment@) {
+  const int at = column * @lanes@ + v ^ row % @groups@ * 8;
+  const float* const own = staged + row * @columns@ + (at ^ at / 32 * 4);
+#pragma unroll
+  for (int rank = 0; rank < @slices@; rank++) {  // in the order of k
+    const tgc_vector<float, @fragment@> several = tgc_cluster_load<@fragment@>(own, rank);
+#pragma unroll
+    for (int q = 0; q < @fragment@; q++)
+      totals[v + q] = rank > 0 ? totals[v + q] + several.at[q] : several.at[q];
+  }
 }
 //@ ahead
 @declare@

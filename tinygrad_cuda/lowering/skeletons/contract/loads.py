@@ -12,8 +12,15 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.affine import (
+    AffineLeaf,
+    Bounded,
+    Compound,
+    FloorDiv,
+    Index,
+    Mod,
+)
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.lowering.codegen.index import AffineLeaf, Bounded, Compound, FloorDiv, Index, Mod
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
 from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
@@ -73,8 +80,15 @@ class Reader(Evaluator):
         target: its shared memory limits the table.
     """
 
-    def __init__(self, words: KernelParams, memory: set[Node], wide: bool, target: Target) -> None:
-        super().__init__(words, memory, wide)
+    def __init__(
+        self,
+        words: KernelParams,
+        memory: set[Node],
+        wide: bool,
+        target: Target,
+        narrowed: frozenset[Node] = frozenset(),
+    ) -> None:
+        super().__init__(words, memory, wide, narrowed)
         self.target = target
         self.table: Table | None = None
         self.step = ""
@@ -578,7 +592,7 @@ def _filled(
 
 def is_row_major(a: Node, b: Node) -> bool:
     """Whether neighbouring columns of B are neighbours in memory."""
-    return contiguous_axis(sources_of(a, b)[1], _memory_of(b))[0] == "n"
+    return contiguous_axis(sources_of(a, b)[1], memory_of(b))[0] == "n"
 
 
 def lie_along_k(a: Node, b: Node) -> tuple[bool, bool]:
@@ -599,7 +613,7 @@ def table_overflows(a: Node, b: Node, plan: Plan[Any], dtype: DType, target: Tar
     entries = plan.chunk + plan.tile.k + THREADS  # of a table at most
     if shared + 2 * TABLE_ENTRY * entries <= target.tile_shared:
         return False
-    reader = Reader(KernelParams(), _memory_of(a) | _memory_of(b), False, target)
+    reader = Reader(KernelParams(), memory_of(a) | memory_of(b), False, target)
     for source in sources_of(a, b, plan.tile.m, plan.tile.n):
         fetch = operand_fetch(source, plan, shared, reader, Scope("batch"), dtype)
         if fetch.table_overflows:
@@ -608,7 +622,7 @@ def table_overflows(a: Node, b: Node, plan: Plan[Any], dtype: DType, target: Tar
     return False
 
 
-def _memory_of(node: Node, cost: int = 0) -> set[Node]:
+def memory_of(node: Node, cost: int = 0) -> set[Node]:
     """The values that an operand's loads read: cheap ones computed from one other are inlined."""
     edge = trace(node, set())
     node, cost = edge.base, cost + edge.base.op.cost
@@ -618,5 +632,5 @@ def _memory_of(node: Node, cost: int = 0) -> set[Node]:
         CHEAP_COST if edge.kind == FLAT else BROADCAST_COST
     ):
         return {node}
-    bases = {base for source in node.sources for base in _memory_of(source, cost)}
+    bases = {base for source in node.sources for base in memory_of(source, cost)}
     return bases if len(bases) == 1 else {node}

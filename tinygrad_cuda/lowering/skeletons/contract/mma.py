@@ -85,7 +85,8 @@ class MatrixContraction(TiledContraction[Any]):
 
     Attributes:
         tiles: of the outputs, in all batches and slices.
-        blocks: as many as there are tiles; of wgmma at most those that run at one time.
+        blocks: as many as there are tiles; of wgmma at most those that run at one time; or as many
+            as share the tiles' steps.
     """
 
     def __init__(self, kernel: Kernel, plan: Plan[Any]) -> None:
@@ -93,7 +94,8 @@ class MatrixContraction(TiledContraction[Any]):
         self.tiles = self.blocks
         if isinstance(plan.tile, WgmmaTile):
             together = plan.tile.resident(kernel.target) * kernel.target.multiprocessors
-            self.blocks = min(self.tiles, together)
+            whole = self.tiles if plan.cluster else min(self.tiles, together)
+            self.blocks = plan.shares or whole
 
 
 def mma_stages(kernel: Kernel, plan: Plan[Any]) -> list[Stage]:
@@ -105,7 +107,7 @@ def mma_stages(kernel: Kernel, plan: Plan[Any]) -> list[Stage]:
 def _product(problem: MatrixContraction) -> Stage:
     """The stage that multiplies; with split-K it leaves the slices in scratch memory."""
     kernel, tile, params = problem.kernel, problem.tile, KernelParams()
-    reader = Reader(params, set(kernel.reads), is_wide(kernel), kernel.target)
+    reader = Reader(params, set(kernel.reads), is_wide(kernel), kernel.target, kernel.narrowed)
     outer = Scope("batch")
     sources = sources_of(problem.a, problem.b, tile.m, tile.n)
     a, b = (operand_of(source, problem, reader, outer) for source in sources)
@@ -161,9 +163,12 @@ def _about(problem: MatrixContraction) -> str:
     """What stands above the kernel."""
     tile = problem.tile
     shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
+    shares = problem.plan.shares
+    where = " in a cluster" if problem.plan.cluster else ""
+    split = f"stream-K {shares}" if shares else f"split-K {problem.slices}{where}"
     text = (
         f"contract {shape} by {tile.unit}{tile.form}, tiles of {tile.m} x {tile.n} x {tile.k}, "
-        f"split-K {problem.slices}, {problem.flops} FLOPs"
+        f"{split}, {problem.flops} FLOPs"
     )
     return comment(problem.kernel, text, problem.blocks)
 
@@ -182,7 +187,7 @@ def results_text(
     tile, lanes = problem.tile, lanes_of(problem)
     batch = ix.variable("batch", problem.batches)
     wgmma = isinstance(tile, WgmmaTile)
-    reader.ahead = {} if wgmma else None
+    reader.ahead = {} if wgmma and not problem.plan.cluster else None
     row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
     columns = tile.columns
     turns = 16 * columns // (32 * lanes)
@@ -200,12 +205,12 @@ def results_text(
         "results",
         **sizes,
         staging=tile.ring if wgmma else 0,
+        **_staged(problem, sizes),
         parts=parts,
         groups=columns // 8,
         early=early,
         low=f"{first}]",
         high=f"{first} + 1]",
-        fragment=min(4, lanes),
         check=check,
         unroll=parts if wgmma else 1,
         row=row,
@@ -215,28 +220,67 @@ def results_text(
     )
 
 
+def _staged(problem: MatrixContraction, sizes: dict[str, Any]) -> dict[str, object]:
+    """Which staged sums a thread reads: its warp's, or those of all blocks of a cluster."""
+    cluster, slices, columns = problem.plan.cluster, problem.slices, sizes["columns"]
+    shared = {"groups": columns // 8, "fragment": min(4, sizes["lanes"]), "slices": slices}
+    totals = fill(MMA, "cluster_totals" if cluster else "own_totals", **sizes, **shared)
+    if sizes["lanes"] == shared["fragment"]:  # a loop of one turn leaves its variables to a block
+        totals = "\n".join(("{", *(_indented(line) for line in totals.splitlines()), "}"))
+    if not cluster:
+        return {
+            "meet": ["__syncwarp();"], "first_turn": 0, "next_turn": "turn++", "totals": totals
+        }  # fmt: skip
+    tile = problem.tile
+    alone = tile.unit_m == tile.instruction_m and tile.unit_n == columns
+    assert alone, "a cluster stages all of a tile's sums at once"
+    return {
+        "meet": ["tgc_cluster_sync();"], "first_turn": "tgc_cluster_rank()",
+        "next_turn": f"turn += {slices}", "totals": totals,
+    }  # fmt: skip
+
+
+def _indented(line: str) -> str:
+    return line if line.startswith("#") else f"  {line}"
+
+
 def _ahead(
     reader: Reader, sizes: dict[str, object], row: list[str], load: list[str]
 ) -> tuple[str, list[str]]:
     """Loads of a part's strips before its sums are staged, and those that stay with a strip.
 
     Few warps compute an epilogue: a load that waits for the store before it takes all its time.
+    A thread's strips are of the same columns: where registers are few, what columns alone decide,
+    such as the numbers of a channel, is loaded once for all of them.
     """
     loads, turns = reader.ahead or {}, int(str(sizes["turns"]))
     first = [line for line in load if line in loads]
     moved = [loads[line] for line in first]
-    if not moved or turns == 1 or turns * sum(one.nbytes for one in moved) > AHEAD or row:
+    once = set[str]()
+    if turns * sum(one.nbytes for one in moved) > AHEAD:
+        once = {one.name for one in moved if "m" not in IDENTIFIER.findall(one.text)}
+    held = sum(one.nbytes * (1 if one.name in once else turns) for one in moved)
+    if not moved or turns == 1 or held > AHEAD or row:
         return "", load
     made = {match[1] for line in load if (match := DECLARED.match(line))}
     if any(made.intersection(IDENTIFIER.findall(one.text)) for one in moved):
         return "", load  # an index is loaded first
     early = fill(
         MMA, "ahead", **sizes,
-        declare=[f"{one.ctype} {one.name}_ahead[{turns}];" for one in moved],
-        loads=[f"{one.name}_ahead[turn] = {one.text};" for one in moved],
+        declare=[
+            f"{o.ctype} {o.name}_ahead{'' if o.name in once else f'[{turns}]'};" for o in moved
+        ],
+        loads=[
+            f"if (turn == 0) {o.name}_ahead = {o.text};" if o.name in once
+            else f"{o.name}_ahead[turn] = {o.text};"
+            for o in moved
+        ],
     )  # fmt: skip
     rest = [line for line in load if line not in loads]
-    return early, [f"const {o.ctype} {o.name} = {o.name}_ahead[turn];" for o in moved] + rest
+    turn = {o.name: "" if o.name in once else "[turn]" for o in moved}
+    return early, [
+        f"const {o.ctype} {o.name} = {o.name}_ahead{turn[o.name]};" for o in moved
+    ] + rest
 
 
 def _bounds(problem: MatrixContraction, lanes: int) -> str:

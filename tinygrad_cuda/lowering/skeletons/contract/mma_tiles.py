@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +29,14 @@ TMA_START = 1500  # clocks before the first product of a block
 TMA_OUTPUT = 0.135  # clocks of an output's epilogue by both warpgroups
 JOIN = 6400  # clocks of a second launch
 JOIN_TRAFFIC = 0.8  # share of memory's bytes a clock at which slices are written and read again
+
+# Fitted to a few products each: weights' gradients of k 8192 and 16384, and 64 x 4096 x 4096.
+SHARE_SPEED = 0.87  # of a block with a share: helpers read other values of k
+SHARED_BYTES = 32  # of sums that a multiprocessor leaves for another one, or adds, in a clock
+SHARE_WAIT = 1900  # clocks until another block's sums begin to come
+CLUSTER_JOIN = 2500  # clocks in which a cluster adds its sums
+CLUSTER_SLICES = (2,)  # pairs of multiprocessors: more seldom fit on all of them
+SHARE_STEPS = 8  # of a share at least
 
 
 @dataclass(frozen=True)
@@ -213,6 +221,11 @@ class TmaTf32Tile(TmaTile):
     itemsize = 4
 
 
+@dataclass(frozen=True)
+class ClusterTile(TmaTile):
+    """One whose slices are a cluster's."""
+
+
 MMA_TILES = (
     MmaTile(128, 256, 32, 2, 0.30),
     MmaTile(256, 128, 32, 4, 0.30),
@@ -251,16 +264,22 @@ TMA_TILES = (
     TmaTile(256, 128, 64, 2, 0.826),
     TmaTile(128, 128, 64, 1, 0.735, 6, ping_pong=True),
     TmaTile(64, 256, 64, 1, 0.80, ping_pong=True),
+    TmaTile(256, 64, 64, 1, 0.74, ping_pong=True),
     TmaTile(64, 128, 64, 1, 0.6, 6, ping_pong=True),
     TmaTile(128, 64, 64, 1, 0.6, 6, ping_pong=True),
     TmaTile(64, 64, 64, 1, 0.365, 8, ping_pong=True),
 )
+# Tiles whose sums a cluster of blocks stages at once: memory's bandwidth decides their time. Of the
+# ping-pong tile a block has one, which one warpgroup multiplies: 64 x 4096 x 4096 in 17.3 us.
+CLUSTER_TILES = (ClusterTile(64, 64, 64, 1, 0.365, 8, ping_pong=True),)
+JOINING_TILES = TMA_TILES + CLUSTER_TILES
 TMA_PING_PONG = tuple(tile for tile in TMA_TILES if tile.ping_pong)
 TMA_TF32_TILES = (
     TmaTf32Tile(128, 256, 32, 2, 0.42),
     TmaTf32Tile(256, 128, 32, 2, 0.413),
     TmaTf32Tile(128, 128, 32, 1, 0.367, 6, ping_pong=True),
     TmaTf32Tile(64, 256, 32, 1, 0.40, ping_pong=True),
+    TmaTf32Tile(256, 64, 32, 1, 0.37, ping_pong=True),
     TmaTf32Tile(64, 128, 32, 1, 0.3, 6, ping_pong=True),
     TmaTf32Tile(128, 64, 32, 1, 0.3, 6, ping_pong=True),
 )
@@ -269,9 +288,19 @@ Tiles = tuple[MatrixTile, ...]
 
 @lru_cache(maxsize=1 << 12)
 def plan(product: Product, target: Target, tiles: Tiles) -> Plan[Any]:
-    """The tile and the number of split-K slices that take the least time."""
+    """The tile and how blocks divide k that take the least time.
+
+    Args:
+        product: its sizes.
+        target: the machine.
+        tiles: to choose from; with those of `CLUSTER_TILES` among them blocks may join their sums.
+    """
     tiles = tuple(tile for tile in tiles if tile.shared <= target.block_shared)
-    plans = [cut for tile in tiles for cut in _splits(tile, product, target)]
+    whole = [tile for tile in tiles if not isinstance(tile, ClusterTile)]
+    plans = [cut for tile in whole for cut in _splits(tile, product, target)]
+    if len(whole) < len(tiles):
+        plans += [cut for tile in whole for cut in _shares(tile, product, target)]
+        plans += _clusters(product, target)
     return min(plans, key=lambda cut: clocks(cut, product, target))
 
 
@@ -287,6 +316,31 @@ def _splits(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any
     return list(cuts.values())
 
 
+def _shares(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any]]:
+    """Plans of blocks with equal shares of all steps, where whole tiles leave many without work."""
+    most = min(target.multiprocessors, target.waiting_blocks)
+    tiles, steps = _blocks(tile, product), -(-product.k // tile.k)
+    if not isinstance(tile, TmaTile) or tile.ping_pong:
+        return []
+    if not most // 2 < tiles < most or tiles * steps < SHARE_STEPS * most:
+        return []  # with more blocks for each tile, a second launch adds their sums sooner
+    return [Plan(tile, product.k, 1, most)]
+
+
+def _clusters(product: Product, target: Target) -> list[Plan[Any]]:
+    """Plans of clusters that all run at one time."""
+    plans: list[Plan[Any]] = []
+    for tile in CLUSTER_TILES:
+        cuts = (split_k(tile, product.k, count) for count in CLUSTER_SLICES)
+        plans += [
+            replace(cut, cluster=True)
+            for cut in cuts
+            if cut.slices in CLUSTER_SLICES
+            and _blocks(tile, product) * cut.slices <= target.multiprocessors
+        ]
+    return plans
+
+
 def _blocks(tile: MatrixTile, product: Product) -> int:
     return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
@@ -300,6 +354,27 @@ def _tma_clocks(tile: TmaTile, each: int, steps: int, work: float) -> float:
     return multiplied + each * outputs
 
 
+def _share_clocks(cut: Plan[Any], product: Product, work: float) -> float:
+    """The time of a block with a share: its steps, sums for another block, and those of others."""
+    tile: TmaTile = cut.tile
+    tiles, steps = _blocks(tile, product), -(-product.k // tile.k)
+    moved = tile.m * tile.n * 4 / SHARED_BYTES
+    others = -(-cut.shares // tiles)
+    multiplied = tiles * steps / cut.shares * max(work, tile.slots / BROUGHT) / SHARE_SPEED
+    return multiplied + moved + others * moved + SHARE_WAIT + tile.m * tile.n * TMA_OUTPUT
+
+
+def _memory_clocks(product: Product, tile: MatrixTile, target: Target) -> float:
+    """The time in which memory gives the operands and takes the outputs, each once."""
+    rows, columns = product.m * product.k, product.k * product.n
+    if product.rows_repeat:
+        rows //= product.repeats
+    else:
+        columns //= product.repeats
+    values = rows + columns + product.m * product.n
+    return product.batches * values * tile.itemsize / target.traffic
+
+
 def clocks(cut: Plan[Any], product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
     tile: MatrixTile = cut.tile
@@ -309,17 +384,18 @@ def clocks(cut: Plan[Any], product: Product, target: Target) -> float:
     work = tile.m * tile.n * tile.k / (target.matrix_lanes * tile.speed)
     outputs = tile.m * tile.n * OUTPUT
     if isinstance(tile, TmaTile):
-        time = _tma_clocks(tile, each, steps, work)
-        columns = product.k * product.n // product.repeats
-        values = product.m * product.k + columns + product.m * product.n
-        nbytes = product.batches * values * tile.itemsize
-        time = max(time, nbytes / target.traffic) + TMA_START
+        time = _share_clocks(cut, product, work) if cut.shares else 0
+        time = time or _tma_clocks(tile, each, steps, work)
+        time = max(time, _memory_clocks(product, tile, target)) + TMA_START
     else:
         alone = steps * max(work, STEP[tile.unit]) + outputs
         rounds, rest = divmod(each, resident)
         time = rounds * max(resident * (steps * work + outputs), alone)
         time += max(rest * (steps * work + outputs), alone) if rest else 0
-    if cut.slices > 1:
+        time = max(time, _memory_clocks(product, tile, target))
+    if cut.cluster:
+        time += CLUSTER_JOIN
+    elif cut.slices > 1:
         results = product.batches * product.m * product.n
         time += JOIN + cut.slices * results * 4 / (JOIN_TRAFFIC * target.traffic)
     return time

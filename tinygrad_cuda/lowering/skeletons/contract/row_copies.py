@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.index import AffineLeaf, Compound, Index
+from tinygrad_cuda.lowering.codegen.affine import AffineLeaf, Compound, Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import Guard
 from tinygrad_cuda.lowering.skeletons.contract.loads import BITS, separated
 

@@ -81,7 +81,7 @@ class MmaSplitTile(PaddedTile, MmaTile):
 
 
 class WgmmaSplitTile(PaddedTile, WgmmaTile):
-    """One of wgmma: A is split in registers, B on the way to shared memory."""
+    """One of wgmma: A is split in registers, B as it is copied to shared memory."""
 
     summed = 32  # values of k of a sum in the unit's accumulator
 

@@ -131,7 +131,9 @@ class Product(NamedTuple):
         batches, m, n, k: its sizes.
         itemsize: bytes of a value in shared memory.
         streams: neighbouring columns of B are neighbours in memory.
-        repeats: elements of B for each value in memory: of windows, those that read a pixel.
+        repeats: elements of an operand for each value in memory: of windows, those that read a
+            pixel.
+        rows_repeat: whether that operand is A.
     """
 
     batches: int
@@ -141,15 +143,23 @@ class Product(NamedTuple):
     itemsize: int
     streams: bool = False
     repeats: int = 1
+    rows_repeat: bool = False
 
 
 @dataclass(frozen=True)
 class Plan(Generic[TileT]):
-    """How a matrix product is cut: the tile of a block, and the split-K slices of `chunk` each."""
+    """How a matrix product is cut: the tile of a block, and the split-K slices of `chunk` each.
+
+    `shares`: blocks that have equal shares of all tiles' steps (stream-K); 0: a block has whole
+    tiles, or slices. `cluster`: the blocks of a tile's slices are a cluster, which adds them
+    through distributed shared memory.
+    """
 
     tile: TileT
     chunk: int
     slices: int
+    shares: int = 0
+    cluster: bool = False
 
     def halved(self, k: int) -> Plan[TileT]:
         """The plan with half as much of k for a block."""

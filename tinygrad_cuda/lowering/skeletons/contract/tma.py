@@ -4,24 +4,26 @@ matrices or as images, in boxes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops.windows import WindowColumns
 from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.affine import AffineLeaf, Index
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
-from tinygrad_cuda.lowering.codegen.index import AffineLeaf, Index
 from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import Stage, TensorMap, fill
+from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Scratch, Stage, TensorMap, fill
 from tinygrad_cuda.lowering.codegen.store import is_wide
 from tinygrad_cuda.lowering.schedule.fusion import trace
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
 from tinygrad_cuda.lowering.skeletons.contract.contract import with_sum
 from tinygrad_cuda.lowering.skeletons.contract.loads import (
     Reader,
     Source,
+    memory_of,
     sources_of,
     zero_outside,
 )
@@ -33,8 +35,14 @@ from tinygrad_cuda.lowering.skeletons.contract.mma import (
     sizes_of,
     stage_of,
 )
-from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import COPY, SWIZZLE, WARPS, TmaTile
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
+from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
+    COPY,
+    SWIZZLE,
+    TMA_TILES,
+    WARPS,
+    TmaTile,
+)
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product
 from tinygrad_cuda.lowering.skeletons.contract.tma_pixels import Pixels, load_of, map_of, pixels_of
 
 TMA = "contract_tma.cuh"
@@ -125,13 +133,27 @@ def describes(
 def tma_stages(kernel: Kernel, plan: Plan[TmaTile]) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
     problem = MatrixContraction(kernel, plan)
-    return with_sum(problem, _product(problem, plan.tile))
+    if plan.shares and _reads_more(problem):
+        product = Product(problem.batches, problem.m, problem.n, problem.k, 4)
+        problem = MatrixContraction(kernel, mma_tiles.plan(product, kernel.target, TMA_TILES))
+    return with_sum(problem, _product(problem, problem.tile))
+
+
+def _reads_more(problem: MatrixContraction) -> bool:
+    """Whether the epilogue reads a value of the outputs' size: a parameter, its moments.
+
+    The blocks that store tiles are too few to bring it: with AdamW's update behind it the weight's
+    gradient of 768 x 3072 x 8192 takes 103 us on an H200, slices and their join 93.
+    """
+    kernel = problem.kernel
+    others = set(kernel.reads) - memory_of(problem.a) - memory_of(problem.b)
+    return any(prod(node.shape) >= kernel.numel for node in others)
 
 
 def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     """The stage that multiplies; with split-K it leaves the slices in scratch memory."""
     kernel, params = problem.kernel, KernelParams()
-    reader = Reader(params, set(kernel.reads), is_wide(kernel), kernel.target)
+    reader = Reader(params, set(kernel.reads), is_wide(kernel), kernel.target, kernel.narrowed)
     outer = Scope("batch")
     sources = sources_of(problem.a, problem.b, tile.m, tile.n)
     reader.scopes = [outer, Scope("k", "m", "n")]
@@ -139,34 +161,177 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     operands = [_described(source, reader, columns) for source in sources]
     maps = [_map(*each, tile) for each in zip(sources, operands, strict=True)]
     epilogue = results_text(problem, reader, outer)
-    names = params.tensor_maps(maps)
-    a, b = operands
-    holes = sizes_of(problem)
-    holes["band"] = min(BAND_ROWS // tile.m, problem.tiles_m)
-    holes |= descriptors(tile, not a.along_k, not b.along_k)
-    holes |= {"bytes_a": tile.slot(False, tile.m), "bytes_b": tile.slot(False, tile.n)}
-    holes |= {"tiles": problem.tiles, "blocks": problem.blocks}
+    holes = _sizes(problem, *operands)
+    roles = (_shared if problem.plan.shares else _whole)(problem, holes, params, outer)
+    names = params.tensor_maps(maps)  # behind all other parameters
     loads = [_load(*each, tile, reader) for each in zip(sources, operands, names, strict=True)]
     copies, producers = _copies(sources, operands, loads)
-    head = fill(MMA, "tile", **holes, block="block")
     body = fill(
         TMA,
         "body",
         **holes,
         **copies,
-        **_roles(tile, holes),
+        **_roles(tile, holes) | roles,
         barriers=tile.barriers,
         producers=producers,
         map_a=names[0],
         map_b=names[1],
         few=FEW,
         many=MANY,
-        fetches=fill(MMA, "fetches", **holes, outer=outer.lines, tile=head),
         results=epilogue,
     )
     stage = stage_of(problem, params, body)
     stage.threads = tile.threads
+    stage.waits = bool(problem.plan.shares)
+    stage.cluster = problem.slices if problem.plan.cluster else 1
     return stage
+
+
+def _sizes(problem: MatrixContraction, a: Matrix | Pixels, b: Matrix | Pixels) -> dict[str, object]:
+    """The sizes that fill the skeleton, once it is clear how operands lie."""
+    tile: TmaTile = problem.tile
+    return {
+        **sizes_of(problem),
+        **descriptors(tile, not a.along_k, not b.along_k),
+        "band": _band(problem, tile),
+        "bytes_a": tile.slot(False, tile.m),
+        "bytes_b": tile.slot(False, tile.n),
+        "tiles": problem.tiles,
+        "blocks": problem.blocks,
+    }
+
+
+def _whole(
+    problem: MatrixContraction, holes: dict[str, object], params: KernelParams, outer: Scope
+) -> dict[str, object]:
+    """Of blocks that have whole tiles, or slices: which ones, in turn."""
+    cluster = problem.plan.cluster
+    head = fill(MMA, "tile", **holes, block="unit" if cluster else "block")
+    file, section = (TMA, "cluster_fetches") if cluster else (MMA, "fetches")
+    sizes = holes | {"slices": problem.slices}
+    return {
+        "share": [], "join": [], "last": holes["tiles"],
+        "fetch_begin": "virtual_block", "fetch_next": f"block += {holes['blocks']}",
+        "fetches": fill(file, section, **sizes, outer=outer.lines, tile=head),
+    }  # fmt: skip
+
+
+def _shared(
+    problem: MatrixContraction, holes: dict[str, object], params: KernelParams, outer: Scope
+) -> dict[str, object]:
+    """Of blocks that have equal shares of all tiles' turns of the ring: see contract_tma.cuh."""
+    tile, cut = problem.tile, shares_of(problem)
+    assert not tile.ping_pong, "warpgroups with tiles of their own have no sums to share"
+    partials = params.scratch(Scratch(cut.partials * tile.m * tile.n * 4), "float", True)
+    sizes = holes | cut._asdict() | {
+        "owners": cut.slices * cut.tiles, "first_rest": cut.slices * cut.slice, "warps": WARPS,
+        "consumers": 32 * WARPS, "quads": tile.m * tile.n // (32 * WARPS) // 4,
+        "partials": partials, "flags": params.exchange(Exchange(8 * WARPS * problem.blocks)),
+    }  # fmt: skip
+    head = fill(MMA, "tile", **sizes, block="unit")
+    end = f"share_begin + {cut.slice}"
+    if not cut.helpers:
+        last = f"(number % {cut.tiles} + 1) * {cut.turns}"
+        end = f"(number / {cut.tiles} < {cut.slices - 1} ? {end} : {last})"
+    next_tile = "block = (block / length + 1) * length"
+    return {
+        "share": fill(TMA, "share", **sizes, slice_end=end),
+        "fetches": fill(TMA, "share_fetches", **sizes, outer=outer.lines, tile=head),
+        "first": fill(TMA, "share_first", **sizes),
+        "join": fill(TMA, "share_join", **sizes, **_helped(cut, sizes)),
+        "begin": "share_begin", "last": "share_end", "next": next_tile,
+        "fetch_begin": "share_begin", "fetch_next": next_tile,
+    }  # fmt: skip
+
+
+def _helped(cut: Shares, sizes: dict[str, object]) -> dict[str, object]:
+    """How a tile's block goes through the helpers behind the slices."""
+    if not cut.helpers:
+        return {"first_helper": [], "next_helper": ["break;"]}
+    return {name: fill(TMA, name, **sizes) for name in ("first_helper", "next_helper")}
+
+
+class Shares(NamedTuple):
+    """How blocks share the turns of the ring that tiles take.
+
+    Attributes:
+        tiles: of all batches.
+        turns: of a tile.
+        slices: of a tile that have a block each, of `slice` turns, from its first one on.
+        slice: turns of such a block.
+        rest: turns of a tile behind its slices, which helpers share.
+        helpers: the other blocks; helper h begins with turn `each` h + min(h, `more`) of all rests.
+        pieces: tiles that one helper has a part of, at most.
+    """
+
+    tiles: int
+    turns: int
+    slices: int
+    slice: int
+    rest: int
+    helpers: int
+    each: int
+    more: int
+    pieces: int
+
+    @property
+    def partials(self) -> int:
+        """Sums of a tile that blocks leave for others."""
+        return (self.slices - 1) * self.tiles + self.helpers * self.pieces
+
+    def begin(self, helper: int) -> int:
+        return helper * self.each + min(helper, self.more)
+
+    @property
+    def begins(self) -> list[tuple[int, int]]:
+        """The tile and the turn in it with which each block begins."""
+        slices = [(u, s * self.slice) for s in range(self.slices) for u in range(self.tiles)]
+        places = [divmod(self.begin(h), self.rest) for h in range(self.helpers)]
+        return slices + [(unit, self.slices * self.slice + turn) for unit, turn in places]
+
+
+def shares_of(problem: MatrixContraction) -> Shares:
+    """Slices for as many blocks as there are for all tiles evenly, and what is left for the others.
+
+    Blocks with slices read the same values of k at one time, and share them in the L2 cache.
+    """
+    tiles, blocks = problem.tiles, problem.blocks
+    turns, slices = -(-problem.k // problem.tile.k), blocks // tiles
+    assert slices, "each tile has a block that stores it"
+    slice_, helpers = tiles * turns // blocks, blocks - slices * tiles
+    if not helpers:  # the last slice of a tile has all that is left
+        return Shares(tiles, turns, slices, slice_, 1, 0, 0, 0, 1)
+    rest = turns - slices * slice_
+    assert tiles * rest >= helpers, "each helper has a turn"
+    each, more = divmod(tiles * rest, helpers)
+    cut = Shares(tiles, turns, slices, slice_, rest, helpers, each, more, 0)
+    ends = [(cut.begin(h), cut.begin(h + 1) - 1) for h in range(helpers)]
+    return cut._replace(pieces=max(last // rest - first // rest + 1 for first, last in ends))
+
+
+def _band(problem: MatrixContraction, tile: TmaTile) -> int:
+    """Rows of tiles that blocks compute at one time.
+
+    Helpers read other values of k than the blocks with slices: those with the same k are to have
+    the same rows or columns.
+    """
+    usual = min(BAND_ROWS // tile.m, problem.tiles_m)
+    if not problem.plan.shares:
+        return usual
+    m, n = problem.tiles_m, problem.tiles_n
+    begins = shares_of(problem).begins
+
+    def loaded(band: int) -> int:
+        boxes = set()
+        for unit, turn in begins:
+            batch, index = divmod(unit, m * n)
+            first = index // (band * n) * band
+            rows, inner = min(m - first, band), index % (band * n)
+            row, column = first + inner % rows, inner // rows
+            boxes.update({(batch, "a", row, turn), (batch, "b", column, turn)})
+        return sum(tile.m if box[1] == "a" else tile.n for box in boxes)
+
+    return min(dict.fromkeys((usual, 1, min(2, m), min(4, m), m)), key=loaded)
 
 
 def _copies(
@@ -191,7 +356,7 @@ def _roles(tile: TmaTile, holes: dict[str, object]) -> dict[str, object]:
         part = f"const int group_m = {rows}, group_n = {columns};"
         return {
             "readers": WARPS, "part": part, "first": [], "begin": "virtual_block",
-            "step": holes["blocks"], "enter": [], "leave": [], "others": [],
+            "next": f"block += {holes['blocks']}", "enter": [], "leave": [], "others": [],
         }  # fmt: skip
     turns = fill(TMA, "turns", **holes)
     return {
@@ -199,7 +364,7 @@ def _roles(tile: TmaTile, holes: dict[str, object]) -> dict[str, object]:
         "part": "const int group_m = 0, group_n = 0;",
         "first": turns + fill(TMA, "first", **holes),
         "begin": f"virtual_block + group * {holes['blocks']}",
-        "step": f"2 * {holes['blocks']}",
+        "next": f"block += 2 * {holes['blocks']}",
         "enter": ["tgc_named_barrier(1 + group, 256);  // its turn to multiply"],
         "leave": ["tgc_named_barrier_arrive(2 - group, 256);"],
         "others": [f"turn += turns(block + {holes['blocks']});"],

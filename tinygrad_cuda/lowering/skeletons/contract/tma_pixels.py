@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Pixels(NamedTuple):
-    """B as it lies in memory: images with the channels last.
+    """An operand as it lies in memory: images with the channels last.
 
     Attributes:
         node: the images.
@@ -47,7 +47,7 @@ class Pixels(NamedTuple):
 
 def pixels_of(source: Source, reader: Evaluator, columns: WindowColumns | None) -> Pixels | None:
     """The images of which an operand is columns of windows; None where TMA has no map of them."""
-    if columns is None or source.name != "b" or len(columns.taps) > 2:
+    if columns is None or source.name != columns.side or len(columns.taps) > 2:
         return None
     k, other = ix.variable("k", source.k), ix.variable(source.other, source.extent)
     at = source.at(ix.variable("batch", source.batches), other, k)
@@ -85,7 +85,7 @@ def _sampled(pixels: Pixels, source: Source) -> tuple[dict[str, Array], Array, A
     for number, (name, size) in enumerate(sizes.items()):
         values[name][number : SAMPLES // 4 : 3] = 0
         values[name][number + 1 : SAMPLES // 4 : 3] = size - 1
-    (taps, (down, across), at, along_k), images = pixels.columns, pixels.shape
+    (taps, (down, across), at, along_k, _), images = pixels.columns, pixels.shape
     window, row = (values["k"], values[source.other])[:: 1 if along_k else -1]
     tap, channel = np.divmod(row, pixels.channels)
     image, pixel = np.divmod(window, down * across)
@@ -124,7 +124,7 @@ def map_of(source: Source, pixels: Pixels, tile: TmaTile) -> TensorMap:
 
 def load_of(source: Source, pixels: Pixels, tile: TmaTile, name: str) -> dict[str, Any]:
     """The section of the copies of a slot, and what fills it."""
-    taps, sizes, at, _ = pixels.columns
+    taps, sizes, at = pixels.columns[:3]
     first = f"tile_{source.other} * {source.tile}"
     (top, _), (left, _) = at.padding
     return {

@@ -1,7 +1,8 @@
 """Convolutions as products for matrix units: the channels of a pixel beside each other in memory.
 
 Then 8 channels of 16 bits, or 4 of float32, are the 16 bytes of one copy, whichever tap of a window
-reads them. Input and weight are stored so before; the result is stored in the order of its axes.
+reads them. Input and weight are stored so before, unless they lie so; see `lowering.layouts`. The
+result is stored so as well, a row of the product for each pixel, if its readers want it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,14 @@ from typing import Any
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
-from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
 from tinygrad_cuda.graph.ops.windows import WindowColumns, padded, windows
+from tinygrad_cuda.lowering.layouts import Layouts
 
 COPY = 16  # bytes
 BOX = 64  # channels of 16 bits that TMA takes at once
 SPEED = 0.65  # share of memory's bytes a clock at which channels are put last
 LAUNCH = 4000  # clocks of a launch that does so
-
-# Values that are stored in another order, by what they are made of: a plan stores each once.
-Layouts = dict[Any, Node]
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,34 @@ def refusal(node: Node) -> str:
     if channels % together:
         return f"{channels} channels of a group are no copies of {together}"
     return ""
+
+
+def has_few_channels(node: Node) -> bool:
+    """Whether its images have fewer channels than a copy, which zeros could fill."""
+    one_group = geometry_of(node.attributes).groups == 1
+    return one_group and node.dtype.is_half and _input(node).shape[1] < _together(node)
+
+
+def with_whole_copies(node: Node, layouts: Layouts) -> Node:
+    """A convolution, or a weight gradient, of images with zeros behind few channels.
+
+    Its channels are copies then; a weight gradient is more than the node's, see `own_part`.
+    """
+    sources, together = node.sources, _together(node)
+    images = node.op is not convolution
+    count = -(-sources[images].shape[1] // together) * together
+    with gradient_mode(False), recorded_at(node.site):
+        wider = tuple(layouts.with_channels(x, count) for x in sources[images:])
+        return node.op(*sources[:images], *wider, **node.attributes)
+
+
+def own_part(made: Node, node: Node) -> Node:
+    """Of a weight gradient that has more channels, those of the node."""
+    if made.shape == node.shape:
+        return made
+    with gradient_mode(False), recorded_at(node.site):
+        starts, ones = (0,) * len(node.shape), (1,) * len(node.shape)
+        return movement.slice_(made, starts=starts, shape=node.shape, steps=ones)
 
 
 def moved_bytes(node: Node) -> int:
@@ -78,25 +104,31 @@ def k_major(node: Node, along_k: tuple[bool, bool], layouts: Layouts) -> Node:
 
 def _stored(x: Node, layouts: Layouts) -> Node:
     """The same values in the order of the axes, in memory."""
-    base, axes = x, tuple(range(len(x.shape)))
-    while base.op is movement.permute:  # two products may each have turned one value
-        axes = tuple(base.attributes["axes"][axis] for axis in axes)
-        (base,) = base.sources
-    key = ("in this order", base, axes)
-    if key not in layouts:
-        layouts[key] = ew.contiguous(x)
-    return layouts[key]
+    return layouts.copy(x, tuple(range(len(x.shape))))
 
 
-def as_product(node: Node, layouts: Layouts) -> Node:
-    """The product, whose result has the convolution's shape."""
+def as_product(node: Node, layouts: Layouts, last: bool = False) -> Node:
+    """The product; its result has the convolution's shape, or that with the channels last.
+
+    Args:
+        node: a convolution, or a weight gradient.
+        layouts: the values of the plan that lie in another order.
+        last: whether the result has the channels last.
+    """
     with gradient_mode(False), recorded_at(node.site):
-        return (_result if node.op is convolution else _weight_gradient)(node, layouts)
+        if node.op is not convolution:
+            return _weight_gradient(node, layouts, last)
+        return (_result_last if last else _result)(node, layouts)
 
 
 def _input(node: Node) -> Node:
     """The images."""
     return node.sources[node.op is not convolution]
+
+
+def images_of(node: Node) -> tuple[Node, ...]:
+    """The operands that are images."""
+    return node.sources[:1] if node.op is convolution else node.sources
 
 
 def _windows(node: Node) -> tuple[Shape, Shape]:
@@ -124,29 +156,51 @@ def _pixels(node: Node) -> bool:
 def _result(node: Node, layouts: Layouts) -> Node:
     """``Y[o, n] = sum over k of W[o, k] X[k, n]`` with k = (taps, channel), n = (image, pixel)."""
     x, w = node.sources
-    taps, at = w.shape[2:], geometry_of(node.attributes)
-    columns = _columns(node, layouts)
-    last = _channels_last(w, layouts) if prod(taps) > 1 else w
-    rows = movement.reshape(last, shape=_by_group(at.groups, w.shape[0], prod(w.shape[1:])))
     split = (w.shape[0], x.shape[0], prod(node.shape[2:]))
-    return _product(node, rows, columns, split, (1, 0, 2))
+    return _product(node, _weights(node, layouts), _columns(node, layouts), split, (1, 0, 2))
 
 
-def _weight_gradient(node: Node, layouts: Layouts) -> Node:
+def _result_last(node: Node, layouts: Layouts) -> Node:
+    """``Y[n, o] = sum over k of X[n, k] W[k, o]``: a pixel's channels are a row."""
+    (x, w), groups = node.sources, geometry_of(node.attributes).groups
+    a, b = (contraction.transpose(each(node, layouts)) for each in (_columns, _weights))
+    pixels = x.shape[0] * prod(node.shape[2:])
+    split: Shape = (pixels, w.shape[0])
+    axes: Shape = (0, 1)
+    if groups > 1:
+        split, axes = (groups, pixels, w.shape[0] // groups), (1, 0, 2)
+    shape = (x.shape[0], *node.shape[2:], w.shape[0])
+    return _product(node, a, b, split, axes, shape, "a")
+
+
+def _weights(node: Node, layouts: Layouts) -> Node:
+    """Kernels as rows, k as in `_result`."""
+    _, w = node.sources
+    if prod(w.shape[2:]) > 1:
+        rows = layouts.copy(w, (0, *range(2, len(w.shape)), 1))
+    else:
+        rows = w
+    groups = geometry_of(node.attributes).groups
+    return movement.reshape(rows, shape=_by_group(groups, w.shape[0], prod(w.shape[1:])))
+
+
+def _weight_gradient(node: Node, layouts: Layouts, last: bool) -> Node:
     """``dW[o, k] = sum over n of dY[o, n] X[k, n]``."""
     g, x = node.sources
     at, (taps, sizes) = geometry_of(node.attributes), _windows(node)
     columns = _columns(node, layouts)
     images, channels = g.shape[:2]
     # Where there are no runs of pixels to copy; and TMA takes matrices, not those of each image.
-    if prod(sizes) % _together(node) or (prod(taps) > 1 and x.shape[1] // at.groups % BOX == 0):
-        g = movement.permute(_channels_last(g, layouts), axes=(0, len(sizes) + 1, *_range(sizes)))
+    turn = prod(sizes) % _together(node) or (prod(taps) > 1 and x.shape[1] // at.groups % BOX == 0)
+    if turn or layouts.last(g):
+        g = movement.permute(layouts.put_last(g), axes=(0, len(sizes) + 1, *_range(sizes)))
     rows = movement.reshape(g, shape=(images, channels, prod(sizes)))
     rows = movement.permute(rows, axes=(1, 0, 2))
     shape = _by_group(at.groups, channels, images * prod(sizes))
     rows = movement.reshape(rows, shape=shape)
     split = (channels, prod(taps), x.shape[1] // at.groups)
-    return _product(node, rows, contraction.transpose(columns), split, (0, 2, 1))
+    axes, shape = ((0, 1, 2), (node.shape[0], *taps, node.shape[1])) if last else ((0, 2, 1), ())
+    return _product(node, rows, contraction.transpose(columns), split, axes, shape)
 
 
 def _by_group(groups: int, rows: int, columns: int) -> Shape:
@@ -154,39 +208,28 @@ def _by_group(groups: int, rows: int, columns: int) -> Shape:
     return (rows, columns) if groups == 1 else (groups, rows // groups, columns)
 
 
-def _range(sizes: Shape) -> range:
-    """The spatial axes of images with the channels last."""
-    return range(1, 1 + len(sizes))
+def _range(sizes: Shape, first: int = 1) -> range:
+    """The spatial axes of images with the channels last; or of others, which begin later."""
+    return range(first, first + len(sizes))
 
 
-def _product(node: Node, a: Node, b: Node, split: Any, axes: Any) -> Node:
-    """The product whose elements, seen as `split` axes in the order `axes`, are the node's."""
-    attributes = {"split": split, "axes": axes, "shape": node.shape}
-    taps, sizes = _windows(node)
-    if not _pixels(node):
-        turned = node.op is not convolution
-        attributes["windows"] = WindowColumns(taps, sizes, geometry_of(node.attributes), turned)
-    return node_made(
-        contraction.matmul, (a, b), attributes, node.outputs, node.device, False, node.site
-    )
-
-
-def _channels_last(x: Node, layouts: Layouts, part: Any = None) -> Node:
-    """The same values with the second axis behind all others, in memory.
+def _product(
+    node: Node, a: Node, b: Node, split: Any, axes: Any, shape: Shape = (), side: str = "b"
+) -> Node:
+    """The product whose elements, seen as `split` axes in the order `axes`, are the node's.
 
     Args:
-        part: a value and what of it `x` is, where `x` is a new node each time.
+        shape: of the result, if it is not the node's.
+        side: which operand has the windows.
     """
-    key = _key(part or x)
-    if key not in layouts:
-        axes = (0, *range(2, len(x.shape)), 1)
-        layouts[key] = ew.contiguous(movement.permute(x, axes=axes))
-    return layouts[key]
-
-
-def _key(of: Any) -> Any:
-    """Of a value with the channels last, among what a plan stores."""
-    return ("channels last", of)
+    shape = shape or node.shape
+    attributes = {"split": split, "axes": axes, "shape": shape}
+    taps, sizes = _windows(node)
+    if not _pixels(node):
+        turned, at = node.op is not convolution, geometry_of(node.attributes)
+        attributes["windows"] = WindowColumns(taps, sizes, at, turned, side)
+    outputs = ((shape, node.dtype),)
+    return node_made(contraction.matmul, (a, b), attributes, outputs, node.device, False, node.site)
 
 
 def _columns(node: Node, layouts: Layouts) -> Node:
@@ -194,17 +237,17 @@ def _columns(node: Node, layouts: Layouts) -> Node:
     x, at, (taps, sizes) = _input(node), geometry_of(node.attributes), _windows(node)
     rank, images, channels = len(taps), x.shape[0], x.shape[1] // at.groups
     inner, stride = (0, rank + 1, *_range(sizes)), at.stride
-    if _pixels(node):
+    if _pixels(node) and not layouts.last(x):
         pass  # pixels that follow each other are copied as they are
-    elif prod(taps) == 1 and _key(x) not in layouts:  # only pixels that windows have are stored
+    elif prod(taps) == 1 and not layouts.last(x):  # only pixels that windows have are stored
         shape, starts = (*x.shape[:2], *sizes), (0,) * len(x.shape)
         some = movement.slice_(
             padded(x, at.padding), starts=starts, shape=shape, steps=(1, 1, *stride)
         )
-        last = _channels_last(some, layouts, (x, sizes, at.padding, stride))
+        last = layouts.copy(some, (0, *_range(sizes, 2), 1), (x, sizes, at.padding, stride))
         x, stride = movement.permute(last, axes=inner), (1,) * rank
     else:
-        x = padded(movement.permute(_channels_last(x, layouts), axes=inner), at.padding)
+        x = padded(movement.permute(layouts.put_last(x), axes=inner), at.padding)
     wide = windows(x, taps, stride, at.dilation, sizes)
     wide = movement.reshape(wide, shape=(images, at.groups, channels, *sizes, *taps))
     axes = (1, *range(3 + rank, 3 + 2 * rank), 2, 0, *range(3, 3 + rank))

@@ -274,10 +274,10 @@ class _StepsForward(_Recurrence):
 
     def _results(self) -> list[Result]:
         op, at = self.node.op, self._state_at(self.t)
-        found = [(0, at, "state")] + [(1, at, "memory")] * (op is lstm)
+        states = [(0, at, "state")] + [(1, at, "memory")] * (op is lstm)
         names = {lstm: "i f g o", gru: "reset update candidate inner"}.get(op, "").split()
         last = 2 if op is lstm else 1
-        return [*found, *((last, self._gate_at(k, 4), name) for k, name in enumerate(names))]
+        return [*states, *((last, self._gate_at(k, 4), name) for k, name in enumerate(names))]
 
 
 class _StepsBackward(_Recurrence):
@@ -293,8 +293,8 @@ class _StepsBackward(_Recurrence):
         sizes = self.sizes
         k, gate = ix.variable("k", sizes.units), ix.variable("gate", sizes.gates)
         if not self.tile.gathers:
-            place = ix.variable("from", sizes.units)
-            load, value = self._value(self.node.sources[-1], gate * sizes.units + place, self.unit)
+            source = ix.variable("from", sizes.units)
+            load, value = self._value(self.node.sources[-1], gate * sizes.units + source, self.unit)
             inside = f"gate < {sizes.gates} && from < {sizes.units} && column < {self.tile.units}"
             return f"{inside} && unit < {sizes.units}", load, value
         load, value = self._value(self.node.sources[-1], gate * sizes.units + k, self.unit)
@@ -367,11 +367,11 @@ class _StepsBackward(_Recurrence):
 
     def _results(self) -> list[Result]:
         gru_row = self.node.op is gru_backward
-        found = []
+        results = []
         for gate in range(self.sizes.gates):
             value = "by_candidate" if gru_row and gate == 2 else f"by_gate[{gate}]"
-            found.append((0, self._gate_at(gate, self.sizes.gates), value))
-        return [*found, *[(1, self._state_at(self.t), "by_gate[2]")] * gru_row]
+            results.append((0, self._gate_at(gate, self.sizes.gates), value))
+        return [*results, *[(1, self._state_at(self.t), "by_gate[2]")] * gru_row]
 
     def _finish(self) -> list[str]:
         """The gradients by the states before the first step."""

@@ -166,7 +166,7 @@ class RecurrenceTile:
 
         Without mma. A lane has 80 sums at most; rows are halved where halves of k are added.
         """
-        found = []
+        layouts = []
         for halves in HALVES:
             for columns in (1, 2, 4, 8):
                 rows = WARP // (halves * columns)
@@ -174,8 +174,8 @@ class RecurrenceTile:
                 whole = self.rows % (rows * halves) == self.columns % columns == 0
                 if whole and own[0] * own[1] <= MOST_SUMS:
                     loads = sum(own) / halves
-                    found.append((loads, halves, (rows, columns, halves)))
-        return min(found)[2]
+                    layouts.append((loads, halves, (rows, columns, halves)))
+        return min(layouts)[2]
 
     @property
     def weight_k(self) -> int:
@@ -274,7 +274,7 @@ def unit_of(node: Node, target: Target) -> str:
 
 def tiles_for(sizes: Sizes, target: Target, wanted: str) -> list[RecurrenceTile]:
     """All that fit with a unit, or with float32 units if none does."""
-    found = []
+    tiles = []
     for parts in (1, 2, 4, 8, 16, 32, 64, 128):
         most, rows = target.waiting_blocks // parts, -(-sizes.batch // parts)
         for unit in dict.fromkeys((wanted, "simt")):
@@ -290,8 +290,8 @@ def tiles_for(sizes: Sizes, target: Target, wanted: str) -> list[RecurrenceTile]
                 limit = MOST_MMA_GROUPS if matrix else MOST_GROUPS
                 for groups in range(min(limit, full), 0, -1):
                     tile = RecurrenceTile(sizes, parts, units, groups, unit, whole=whole)
-                    found.append(tile)
-    fitting = [tile for tile in found if tile.fits(target)]
+                    tiles.append(tile)
+    fitting = [tile for tile in tiles if tile.fits(target)]
     return [tile for tile in fitting if tile.matrix] or fitting
 
 

@@ -1,0 +1,46 @@
+"""A few random products of each tier on the emulator, and that a wrong one is noticed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import products
+import pytest
+
+import tinygrad_cuda as tc
+
+SEEDS = range(400, 412)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_products(seed: int) -> None:
+    difference = products.check(products.generate(seed), "emu")
+    assert difference is None
+
+
+@pytest.mark.parametrize("name", products.TIERS)
+def test_the_tier_that_a_program_names_makes_its_product(name: str) -> None:
+    """The first product that it can make, of a few."""
+    dtype = products.TIERS[name].dtypes[0]
+    before = products.events[name]
+    for seed in range(8):
+        program = [("tier", name, seed), ("product", "matmul", dtype, seed)]
+        assert products.check(program, "emu") is None
+        if products.events[name] > before:
+            return
+    pytest.fail(f"{name} made none of 8 products")
+
+
+@pytest.mark.parametrize("fault", ["an element", "not a number"])
+def test_a_wrong_product_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(leaves: Any, draw: random.Random) -> Any:
+        y = products.operand(leaves, draw, 40, 24) @ products.operand(leaves, draw, 24, 16)
+        if leaves.dtype is not tc.float64:
+            y[39, 15] = y[39, 15] + 4 if fault == "an element" else float("nan")
+        return y
+
+    monkeypatch.setitem(products.PRODUCTS, "matmul", wrong)
+    program = [("tier", "wgmma tma", 1), ("product", "matmul", "bfloat16", 5)]
+    difference = products.check(program, "emu")
+    assert difference is not None and "(39, 15)" in difference and " 1 of 640 differ" in difference

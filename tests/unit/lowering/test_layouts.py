@@ -1,0 +1,147 @@
+"""Channels last over whole plans, as for an H200: images change their order at edges alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tinygrad_cuda as tc
+from lab.step_memory import Plan, pretended_h200
+from tinygrad_cuda import nn
+from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
+
+F = nn.functional
+IMAGES, CHANNELS, SIZE = 64, 64, 32
+
+
+class Block(nn.Module):
+    """A residual block; a stride halves its images."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut: Any = nn.Identity()
+        if stride > 1:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def plan_of(program: Callable[[], Any]) -> Schedule:
+    """The largest plan of a program on a pretended H200."""
+    with pretended_h200() as found:
+        kept = program()
+        realize_all()
+        del kept
+    largest: Plan = max(found, key=lambda plan: len(plan.lowered.schedule.kernels))
+    return largest.lowered.schedule
+
+
+def images(*shape: int, last: bool = False) -> Any:
+    data = np.zeros(shape, np.float32)
+    x = tc.tensor(data, device="emu").to(tc.bfloat16)
+    return x.to(memory_format=tc.channels_last) if last else x
+
+
+def reorders(schedule: Schedule) -> list[Kernel]:
+    """Kernels that do nothing but store values as large as a weight or larger in another order."""
+    return [
+        kernel
+        for kernel in schedule.kernels
+        if kernel.kind == "map" and kernel.numel > 1 << 20 and all(map(_is_copy, kernel.stores))
+    ]
+
+
+def _is_copy(node: Any) -> bool:
+    copies = node.op is ew.contiguous or node.op.kind == "movement"
+    return copies and any(source.op is movement.permute for source in (node, *node.sources))
+
+
+def _training(x: Any) -> Any:
+    model = nn.Sequential(Block(CHANNELS, CHANNELS, 1), Block(CHANNELS, 2 * CHANNELS, 2)).to("emu")
+    with tc.autocast("emu", dtype=tc.bfloat16):
+        loss = model(x).float().square().mean()
+    loss.backward()
+    return [p.grad for p in model.parameters()]
+
+
+def test_a_training_step_puts_its_input_channels_last_and_nothing_else() -> None:
+    schedule = plan_of(lambda: _training(images(IMAGES, CHANNELS, SIZE, SIZE)))
+    (first,) = reorders(schedule)
+    assert first.stores[0].shape == (IMAGES, SIZE, SIZE, CHANNELS)
+    products = [k for k in schedule.kernels if k.choice and "mma" in k.choice.tier]
+    assert len(products) >= 3 * 5 - 1  # of five convolutions; the input has no gradient
+
+
+def test_an_input_with_the_channels_last_is_read_as_it_lies() -> None:
+    def program() -> Any:
+        x = images(IMAGES, CHANNELS, SIZE, SIZE, last=True)
+        realize_all()
+        return _training(x)
+
+    assert not reorders(plan_of(program))
+
+
+def test_few_channels_are_filled_with_zeros() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, CHANNELS, 3, padding=1), nn.ReLU(), nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+    )
+
+    def program() -> Any:
+        model.to("emu")
+        with tc.autocast("emu", dtype=tc.bfloat16):
+            loss = model(images(4 * IMAGES, 3, SIZE, SIZE)).float().square().mean()
+        loss.backward()
+        return [p.grad for p in model.parameters()]
+
+    schedule = plan_of(program)
+    kinds = [k.choice.tier for k in schedule.kernels if k.choice and k.choice.tier != "tiled"]
+    assert kinds and all("mma" in kind for kind in kinds)
+    whole = [n for k in schedule.kernels for n in k.stores if n.op is ew.contiguous]
+    assert any(n.shape == (4 * IMAGES, SIZE, SIZE, 8) for n in whole)
+
+
+def test_a_convolution_alone_is_its_products() -> None:
+    """Images with the channels last in a cell before: no launch but products and weights."""
+
+    def program() -> Any:
+        x = images(IMAGES, CHANNELS, SIZE, SIZE, last=True)
+        w = images(CHANNELS, CHANNELS, 3, 3, last=True)
+        realize_all()
+        x.requires_grad_(True)
+        y = F.conv2d(x, w, padding=1)
+        (y.sum()).backward()
+        return y, x.grad
+
+    schedule = plan_of(program)
+    products = [k for k in schedule.kernels if k.choice is not None]
+    assert len(products) == 2 and not reorders(schedule)
+
+
+def test_float32_has_no_other_order() -> None:
+    """Where float32 is exact, products are stored in the order of axes, those of parts too."""
+    channels, size = 256, 16
+
+    def program() -> Any:
+        model = nn.Sequential(*(Block(n, 2 * n, 2) for n in (channels // 2, channels)))
+        model.to("emu")
+        x = tc.zeros(channels, channels // 2, size, size, device="emu", requires_grad=True)
+        model(x).square().mean().backward()
+        return x.grad, [p.grad for p in model.parameters()]
+
+    schedule = plan_of(program)
+    products = [node for k in schedule.kernels for node in k.anchors if k.choice is not None]
+    part = size // 4  # of the second shortcut's gradient
+    assert any(node.shape == (channels, channels, part, part) for node in products)
+    stored = {node.shape for kernel in schedule.kernels for node in kernel.stores}
+    assert (channels, part, part, channels) not in stored
