@@ -204,11 +204,7 @@ def test_split_products_err_no_more_than_float32s(batch: Batch) -> None:
 # Text ---------------------------------------------------------------------------------------------
 
 
-# Bytes that a thread of the forward pass spills: its tile fits the registers of sm_90 exactly.
-SPILLED_FORWARD = {("sm_80", "tf32x3"): 20}
-
-
-@pytest.mark.parametrize("width", [64, 112])
+@pytest.mark.parametrize("width", [64, 112, 128])
 def test_kernels_compile_without_spills(
     width: int, precision: str, architectures: list[str]
 ) -> None:
@@ -221,15 +217,15 @@ def test_kernels_compile_without_spills(
             continue
         made = lowered(one, target)
         own = [x for x in made.launches if x.stages[0].kernel.kind == "attention"]
-        # The gradients' rows of wide heads take more than 99 KiB.
-        assert len(own) == (1 if width > 64 and target.block_shared < 100 << 10 else 3)
+        # The gradients' rows of wide heads take more than 99 KiB, or than 163.
+        too_wide = width > (112 if target.block_shared > 100 << 10 else 64)
+        assert 3 <= len(own) <= 4 or (too_wide and target.block_shared < 200 << 10)
         assert all(launch.shared <= target.block_shared for launch in own)
         used = resources(
             compile_source(made.source, architecture_of(made.source, arch), REPORT).log
         )
         spills = {launch.name: used[launch.name].spill_stores for launch in own}
-        allowed = SPILLED_FORWARD.get((arch, precision), 0)
-        assert spills.pop(own[0].name) <= allowed and not any(spills.values()), f"{arch}: {spills}"
+        assert not any(spills.values()), f"{arch}: {spills}"
 
 
 REFUSED = {

@@ -30,7 +30,7 @@ def attention_stages(kernel: Kernel) -> list[Stage]:
     (node,) = kernel.anchors
     stored = stored_results(kernel).keys()
     stages = []
-    for name, part in parts_of(node, stored).items():
+    for name, part in parts_of(node, kernel.target, stored).items():
         stages.append(_text(kernel, name, part).stage())
     return stages
 

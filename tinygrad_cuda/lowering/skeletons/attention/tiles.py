@@ -29,7 +29,7 @@ DRAWING = 40  # registers of a thread that draws which weights are dropped
 class Registers(NamedTuple):
     """An estimate of a thread's registers, and up to where no thread spills.
 
-    Fitted to those that NVRTC 13.5 gives for sm_90.
+    Fitted to those that NVRTC 13.5 gives for sm_90, or for sm_80 and sm_100 where those need more.
 
     Attributes:
         result, score: of an element of a result or of a matrix of scores, over a row and a warp.
@@ -52,6 +52,11 @@ REGISTERS = {
     # Both terms of a factor wait in registers.
     TF32X3: Registers(0.75, 2, 76, {(1, 1): 169, (2, 1): 176, (2, 2): 206}, 136),
     SIMT: Registers(1, 2, 72, {(1, 1): 264, (2, 1): 264, (2, 2): 264}, 160),
+}
+# On other architectures.
+REGISTERS_ELSEWHERE = {
+    **REGISTERS,
+    TF32X3: Registers(0.75, 2, 76, {(1, 1): 149, (2, 1): 176, (2, 2): 190}, 120),
 }
 # The same by wgmma: ptxas serializes the products of a kernel that needs more.
 FREE_WGMMA, ALONE_WGMMA, TWO_WGMMA = 32, 256, 112
@@ -112,6 +117,12 @@ class AttentionTile:
         return width * self.itemsize + (0 if self.wgmma else COPY)
 
 
+def registers_of(tile: AttentionTile, target: Target) -> Registers:
+    """The limits of a tile's unit on a machine."""
+    table = REGISTERS if target.architecture == (9, 0) else REGISTERS_ELSEWHERE
+    return table[tile.unit]
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionPart:
     """A kernel's sizes: the forward pass, or the gradients by queries, or by keys and values.
@@ -160,11 +171,11 @@ class AttentionPart:
         sums = int(each.result * results) + int(each.score * scores)
         return tile.groups * sums // 2 + each.free + self.extra
 
-    def most_registers(self, tile: AttentionTile) -> int:
+    def most_registers(self, tile: AttentionTile, target: Target) -> int:
         """The estimate up to which no thread spills."""
         if tile.wgmma:
             return ALONE_WGMMA
-        return REGISTERS[tile.unit].alone[self.scores, len(self.results)]
+        return registers_of(tile, target).alone[self.scores, len(self.results)]
 
     def blocks(self, tile: AttentionTile) -> int:
         """Blocks of the grid."""
@@ -179,7 +190,7 @@ class AttentionPart:
 
     def resident(self, tile: AttentionTile, target: Target) -> int:
         """Blocks that a multiprocessor holds at one time."""
-        limit = TWO_WGMMA if tile.wgmma else REGISTERS[tile.unit].two
+        limit = TWO_WGMMA if tile.wgmma else registers_of(tile, target).two
         two = self.registers(tile) <= limit
         if tile.unit == TF32X3 and any(width % 32 for width in self.ring):
             two = False  # such heads spill
@@ -193,7 +204,7 @@ class AttentionPart:
 
     def fits(self, tile: AttentionTile, target: Target) -> bool:
         """Whether a block has the memory and a thread the registers."""
-        few = self.registers(tile) <= self.most_registers(tile)
+        few = self.registers(tile) <= self.most_registers(tile, target)
         enough = few and self.shared(tile) <= target.block_shared
         return (enough and tile.unit == self.unit) and (
             not tile.wgmma or (target.architecture == (9, 0) and self.has_warpgroups)
@@ -215,11 +226,14 @@ def unit_of(node: Node) -> str | None:
     return TF32 if precision in ROUNDED else TF32X3 if precision in SPLIT else SIMT
 
 
-def parts_of(node: Node, stored: Set[int] = frozenset((0, 1, 2))) -> dict[str, AttentionPart]:
+def parts_of(
+    node: Node, target: Target, stored: Set[int] = frozenset((0, 1, 2))
+) -> dict[str, AttentionPart]:
     """The kernels that make a row's results.
 
     Args:
         node: the row.
+        target: the machine.
         stored: numbers of the results that are wanted.
     """
     q, k, v = operands_of(node)
@@ -241,7 +255,7 @@ def parts_of(node: Node, stored: Set[int] = frozenset((0, 1, 2))) -> dict[str, A
     parts = {"queries": by_queries((d, e), d, 2), "keys": by_keys((d, e), {1: d, 2: e}, 2)}
     smallest = AttentionTile(1, 16, 2, unit=unit)
     keys = parts["keys"]
-    if not stored >= {1, 2} or keys.registers(smallest) > keys.most_registers(smallest):
+    if not stored >= {1, 2} or keys.registers(smallest) > keys.most_registers(smallest, target):
         # Both are too wide for the registers of one kernel, or one is not wanted.
         parts |= {"keys": by_keys((d, e), {1: d}, 2), "values": by_keys((max(d, e),), {2: e}, 1)}
     return {
@@ -348,7 +362,7 @@ def refusal(node: Node, target: Target) -> str:
         return f"heads of {sorted(widths)} are no multiples of {WIDTHS.step} up to {max(WIDTHS)}"
     if 0 in (prod(x.shape) for x in sources):
         return "it has no elements"
-    for name, part in parts_of(node).items():
+    for name, part in parts_of(node, target).items():
         if tile_of(part, target) is None:
             return f"no tile of {name} fits in {target.block_shared} bytes of shared memory"
     return ""
