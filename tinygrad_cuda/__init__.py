@@ -243,6 +243,7 @@ __all__ = [
     "is_autocast_enabled",
     "is_grad_enabled",
     "jit",
+    "kernel",
     "kernels",
     "kl_div",
     "layer_norm",
@@ -367,7 +368,9 @@ _LATE_MODULES = (
     "_dynamo", "accelerator", "amp", "compiler", "data", "distributed", "func", "fx", "hub", "jit",
     "multiprocessing", "nn", "onnx", "optim", "utils", "version",
 )  # fmt: skip
-_LATE_NAMES = {"load": "utils.checkpoints", "save": "utils.checkpoints"}
+_LATE_NAMES = {
+    "kernel": "kernels.elementwise", "load": "utils.checkpoints", "save": "utils.checkpoints",
+}  # fmt: skip
 # PyTorch has these of nn.functional here too.
 _LATE_NAMES |= dict.fromkeys(
     (
@@ -409,6 +412,7 @@ if TYPE_CHECKING:
         utils,
         version,
     )
+    from tinygrad_cuda.kernels.elementwise import kernel
     from tinygrad_cuda.nn.functional import (
         adaptive_avg_pool1d,
         avg_pool1d,
