@@ -280,6 +280,7 @@ __all__ = [
     "poisson_nll_loss",
     "prelu",
     "preserve_format",
+    "profiler",
     "qr",
     "random",
     "relu_",
@@ -366,7 +367,7 @@ globals().update(checked_names(globals(), __name__, __all__))
 # Imported when first used: layers, optimizers and data sets are half of the import time.
 _LATE_MODULES = (
     "_dynamo", "accelerator", "amp", "compiler", "data", "distributed", "func", "fx", "hub", "jit",
-    "multiprocessing", "nn", "onnx", "optim", "utils", "version",
+    "multiprocessing", "nn", "onnx", "optim", "profiler", "utils", "version",
 )  # fmt: skip
 _LATE_NAMES = {
     "kernel": "kernels.elementwise", "load": "utils.checkpoints", "save": "utils.checkpoints",
@@ -409,6 +410,7 @@ if TYPE_CHECKING:
         nn,
         onnx,
         optim,
+        profiler,
         utils,
         version,
     )

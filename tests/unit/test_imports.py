@@ -66,6 +66,7 @@ RANKS = {
     "utils": 16,
     "_dynamo": 17,
     "hub": 17,
+    "profiler": 17,
     "utils.model_zoo": 18,
     "__main__": 17,
     "": 17,

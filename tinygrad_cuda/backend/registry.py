@@ -45,6 +45,11 @@ def get(device: Device) -> Backend:
     return backend
 
 
+def used() -> list[Backend]:
+    """The backends of the devices that this process has used."""
+    return list(_backends.values())
+
+
 def _imported_beside_driver(module: str, index: int) -> Any:
     """The module of a GPU's backend, imported while the driver makes the context: both take long.
 

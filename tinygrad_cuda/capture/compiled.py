@@ -26,6 +26,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError
 from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisible
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.engine.capture import (
     STATE_MADE,
@@ -105,6 +106,10 @@ class Compiled:
         self.__wrapped__ = function
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        observer = watched.observer
+        if observer is not None and (seen := observer.compiled_call(self)) is not None:
+            with seen:
+                return self(*args, **options)
         recorder = local.recorder
         now = recorder.mode
         if (watching.on and capturing() is not None) or settings.eager or now.finite or versions.on:
@@ -130,19 +135,21 @@ class Compiled:
                 if result is not MISS:
                     return result
             given = self._given(args, options)
-            if given.history:
-                return self.function(*args, **options)
             key = given.key
-            programs = self._programs.get(key, [])
-            if self._recorded and self._recorded.get(key) == structure.version:
+            stays_recorded = self._recorded and self._recorded.get(key) == structure.version
+            if given.history or stays_recorded:
                 return self.function(*args, **options)
-            reason = ""
-            for program in programs:
-                try:
-                    return self._replayed(given, program, programs)
-                except Stale as stale:
-                    reason = reason or str(stale)
-            return self._trace(given, reason or self._why(key))[0]
+            return self._replayed_or_traced(given)
+
+    def _replayed_or_traced(self, given: Given) -> Any:
+        """The call by a program of its signature that fits, or traced."""
+        programs, reason = self._programs.get(given.key, []), ""
+        for program in programs:
+            try:
+                return self._replayed(given, program, programs)
+            except Stale as stale:
+                reason = reason or str(stale)
+        return self._trace(given, reason or self._why(given.key))[0]
 
     def _replayed(
         self, given: Given, program: CapturedProgram, programs: list[CapturedProgram]

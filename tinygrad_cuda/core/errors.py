@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
 
+from tinygrad_cuda.core.observer import ScopedCode
+
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARY_FOLDER = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
@@ -28,13 +30,14 @@ def is_internal(filename: str) -> bool:
 # A position in the user's program as nodes hold it: a code object and an offset, and in nodes of a
 # gradient the name of the forward op. A plain tuple, since recording must stay cheap;
 # `Site(*raw)` formats it.
-RawSite = tuple[CodeType, int] | tuple[CodeType, int, str]
+Code = CodeType | ScopedCode  # the latter while a profiler records in which Module a line is
+RawSite = tuple[Code, int] | tuple[Code, int, str]
 
 
 class Site(NamedTuple):
     """A position in the user's program that can be printed."""
 
-    code: CodeType
+    code: Code
     instruction: int
     gradient_of: str = ""
 

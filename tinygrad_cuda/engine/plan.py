@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import Executable
+from tinygrad_cuda.backend.base import Backend, Executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.observer import Scopes, watched
 from tinygrad_cuda.engine.trace import Trace
-from tinygrad_cuda.graph.program import Number
+from tinygrad_cuda.graph.program import Number, Program
 
 # Traces in the cache; the least recently used is dropped first.
 CAPACITY = 2048
@@ -96,9 +97,9 @@ class PlanCache:
                 settings.winograd,
                 settings.matmul_precision,
                 settings.matmul_tier,
-                # Where errors name lines, one plan does not serve programs at other lines.
+                # Where errors or profiles name lines, a plan does not serve programs at others.
                 tuple([node.site for node in trace.owners])
-                if settings.validate or settings.sync
+                if settings.validate or settings.sync or Scopes.root is not None
                 else None,
             )
             entry = self.entries.get(structure)
@@ -112,7 +113,7 @@ class PlanCache:
             executable = entry.plans.get(key)
             if executable is None or not self.keeps:
                 program = trace.program(device, outputs, overwrites, entry.varying)
-                new, executable = executable is None, backend.compile(program)
+                new, executable = executable is None, _compiled(backend, program)
                 entry.plans[key] = executable
                 self.made += new
                 if new and settings.debug >= 1:
@@ -130,6 +131,14 @@ class PlanCache:
         """Forgets by which calls plans are recorded."""
         self.signatures.clear()
         self.guards.clear()
+
+
+def _compiled(backend: Backend, program: Program) -> Executable:
+    observer = watched.observer
+    if observer is None:
+        return backend.compile(program)
+    with observer.span("plan", "schedule and compile a plan"):
+        return backend.compile(program)
 
 
 cache = PlanCache()

@@ -22,6 +22,7 @@ from tinygrad_cuda.core.errors import (
 )
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.engine.capture import Made, SuppliedFloat, SuppliedInt, capturing, watching
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.finite import check_finite
@@ -63,7 +64,11 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
         if not cells and not nodes:
             return
         try:
-            _run(device, cells, nodes)
+            if watched.observer is None:
+                _run(device, cells, nodes)
+            else:
+                with watched.observer.span("run", "realize"):
+                    _run(device, cells, nodes)
         except BadIndex as error:
             raise _report(error, cells) from None
         except OutOfMemoryError as error:

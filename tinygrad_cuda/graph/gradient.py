@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, user_site
 from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.versions import Check, versions
@@ -83,6 +84,16 @@ def backward(
     Raises:
         GradientError: an op between them has no gradient, or its history is spent.
     """
+    if watched.observer is None:
+        return _backward(outputs, seeds, wanted, create_graph, retain_graph)
+    with watched.observer.span("record", "backward"):
+        return _backward(outputs, seeds, wanted, create_graph, retain_graph)
+
+
+def _backward(
+    outputs: Sequence[Node], seeds: Sequence[Node], wanted: Sequence[Node] | None,
+    create_graph: bool, retain_graph: bool,
+) -> dict[Node, Node]:  # fmt: skip
     if not (create_graph or _watched or versions.on):
         return plain_pass(outputs, seeds, wanted, retain_graph)
     order = history(outputs)

@@ -21,6 +21,7 @@ from tinygrad_cuda.core.errors import (
     is_internal,
 )
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.observer import LineScope, Scopes, scopes
 from tinygrad_cuda.core.shapes import Shape
 
 Outputs = tuple[tuple[Shape, DType], ...]
@@ -113,10 +114,21 @@ def site_of(frame: FrameType | None) -> RawSite | None:
             internal = filename.startswith(PACKAGE_FOLDER) or is_internal(filename)
             _internal[filename] = internal
         if not internal:
+            if Scopes.root is not None:  # a profiler asks in which Module the line was passed
+                scope = scopes.here
+                assert scope is not None
+                return (scope.code(code), frame.f_lasti)
             _users_code = code
             return (code, frame.f_lasti)
         frame = frame.f_back
     return None
+
+
+def record_scopes(root: LineScope | None) -> None:
+    """Lines carry the scope that they are passed in, from here on; with None no longer."""
+    global _users_code
+    Scopes.root = root
+    _users_code = None
 
 
 # Two threads that look at one call record it once.

@@ -15,6 +15,7 @@ from tinygrad_cuda.core import layouts
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, NameTakenError, TgcError, user_site
+from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
@@ -117,6 +118,9 @@ class Module(StateHooks):
         compiled = self.__dict__.get("_compiled")
         if compiled is not None and _calls.plain is not self:
             return compiled(*inputs, **options)
+        if (observer := watched.observer) is not None and (seen := observer.call(self)) is not None:
+            with seen:
+                return self(*inputs, **options)
         if _calls.depth == 0:
             if (capture := capturing()) is not None:
                 capture.saw_module(self)

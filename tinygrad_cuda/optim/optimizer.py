@@ -17,6 +17,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.interrupts import indivisible, uninterrupted
+from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.engine.capture import Capture, Commit, capturing, watching
 from tinygrad_cuda.engine.realize import check_errors, realize
@@ -167,7 +168,11 @@ class Optimizer(Hooked):
                 loss = closure()
         # A write that waits is lost when a step is taken back: that one is done to its end.
         with indivisible if self._written() else uninterrupted:
-            self._step()
+            if watched.observer is None:
+                self._step()
+            else:
+                with watched.observer.span("user", f"Optimizer.step#{type(self).__name__}.step"):
+                    self._step()
         return loss
 
     def _written(self) -> bool:

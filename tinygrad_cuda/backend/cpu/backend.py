@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.core.observer import Observer, watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import common, indexing, numeric
@@ -132,7 +133,9 @@ class CpuExecutable:
         for slot, index in lowered.inputs:
             values[index] = inputs[slot]
         with np.errstate(all="ignore"):
-            if settings.debug >= 2:
+            if watched.observer is not None:
+                self._run_observed(values, watched.observer)
+            elif settings.debug >= 2:
                 self._run_timed(values)
             else:
                 self._run(values)
@@ -155,14 +158,36 @@ class CpuExecutable:
                     uninterrupted.check()  # no input is overwritten before the end
                 step(values)
         except MemoryError as error:
-            owner = None if step is None else self.lowered.owners[steps.index(step)]
-            raise NoMemory(owner or self.program.outputs[0], str(error)) from None
+            raise self._no_memory(0 if step is None else steps.index(step), error) from None
+
+    def _no_memory(self, number: int, error: MemoryError) -> NoMemory:
+        """The host had no room for the results of a step."""
+        owners = self.lowered.owners
+        owner = owners[number] if owners else None
+        return NoMemory(owner or self.program.outputs[0], str(error))
 
     def _owned(self, value: Any, taken: set[int], number: int) -> Array:
         try:
             return _owned(value, taken)
         except MemoryError as error:
             raise NoMemory(self.program.outputs[number], str(error)) from None
+
+    def _run_observed(self, values: list[Any], observer: Observer) -> None:
+        """Reports each step that computes something, with its nodes."""
+        device, lowered = self.program.device, self.lowered
+        observer.ran(self)
+        number = 0
+        try:
+            for step, nodes in zip(lowered.steps, lowered.members):
+                if uninterrupted.arrived:
+                    uninterrupted.check()
+                start = perf_counter_ns()
+                step(values)
+                if nodes:
+                    observer.kernel(device, nodes, start, perf_counter_ns())
+                number += 1
+        except MemoryError as error:
+            raise self._no_memory(number, error) from None
 
     def _run_timed(self, values: list[Any]) -> None:
         """Prints a line a step, named by its last node."""

@@ -42,6 +42,7 @@ class NumpyProgram:
         inputs: (slot of the program, slot of the table).
         steps: in their order.
         owners: the last node of each step; None of one that only lets values go.
+        members: the nodes of each step; none of one that only lets values go.
         nodes: what is computed, in that order.
         outputs: slots of the results.
     """
@@ -50,6 +51,7 @@ class NumpyProgram:
         self.initial: list[Any] = [None]
         self.steps: list[Step] = []
         self.owners: list[Node | None] = []
+        self.members: list[list[Node]] = []
         self.nodes: list[Node] = []
         self._slots: dict[Node, int] = {}
         self._arrays: dict[int, int] = {}
@@ -144,6 +146,7 @@ class NumpyProgram:
                 self.steps.append(_forgetting(dead))
             self.nodes += unit.nodes
             self.owners += [unit.nodes[-1], None][: len(self.steps) - len(self.owners)]
+            self.members += [unit.nodes, []][: len(self.steps) - len(self.members)]
 
     def _single(self, node: Node, number: int, lives: _Lives) -> Step:
         form = self._forms[node]

@@ -36,6 +36,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.observer import DTOH, HTOD, watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
@@ -93,6 +94,12 @@ class CudaBackend:
     # The backend
 
     def from_host(self, array: Array) -> driver.Allocation | Staged | AsyncCopy:
+        if watched.observer is None:
+            return self._from_host(array)
+        with watched.observer.span("copy", HTOD, array.nbytes):
+            return self._from_host(array)
+
+    def _from_host(self, array: Array) -> driver.Allocation | Staged | AsyncCopy:
         entry = self.pinned.entry(id(array))
         if entry is None or entry[0]() is not array:
             return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
@@ -131,6 +138,14 @@ class CudaBackend:
             return memory
 
     def to_host(self, storage: driver.Allocation | ArenaPiece, shape: Shape, dtype: DType) -> Array:
+        if watched.observer is None:
+            return self._to_host(storage, shape, dtype)
+        with watched.observer.span("copy", DTOH, storage.nbytes):
+            return self._to_host(storage, shape, dtype)
+
+    def _to_host(
+        self, storage: driver.Allocation | ArenaPiece, shape: Shape, dtype: DType
+    ) -> Array:
         array = np.empty(shape, dtype.numpy)
         self.gpu.copy_out(storage.address, array.reshape(-1).view(np.uint8))
         return array

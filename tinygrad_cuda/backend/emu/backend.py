@@ -21,6 +21,7 @@ from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.observer import DTOH, HTOD, watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
@@ -74,11 +75,23 @@ class EmuBackend:
     # The backend
 
     def from_host(self, array: Array) -> EmuBuffer:
+        if watched.observer is None:
+            return self._from_host(array)
+        with watched.observer.span("copy", HTOD, array.nbytes):
+            return self._from_host(array)
+
+    def _from_host(self, array: Array) -> EmuBuffer:
         buffer = new_buffer(array.nbytes)
         buffer.bytes[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return buffer
 
     def to_host(self, storage: EmuBuffer, shape: Shape, dtype: DType) -> Array:
+        if watched.observer is None:
+            return self._to_host(storage, shape, dtype)
+        with watched.observer.span("copy", DTOH, storage.nbytes):
+            return self._to_host(storage, shape, dtype)
+
+    def _to_host(self, storage: EmuBuffer, shape: Shape, dtype: DType) -> Array:
         array: Array = storage.bytes.copy().view(dtype.numpy).reshape(shape)
         return array
 

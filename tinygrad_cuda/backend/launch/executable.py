@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import attrgetter
+from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from tinygrad_cuda.backend.launch.validate import Validator
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.core.observer import Observer, watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.ops import indexing
@@ -251,7 +253,8 @@ class LoweredExecutable:
         self.runs += 1
         single = (
             settings.debug >= 2 or settings.sync or settings.validate or self.runs <= self.singly
-        )
+            or (watched.observer is not None and watched.observer.single_launches)
+        )  # fmt: skip
         if not single:
             self._replay(inputs, results, numbers)
         else:
@@ -304,7 +307,8 @@ class LoweredExecutable:
     def chain(self, programs: Sequence[LoweredExecutable], length: int) -> RunChain:
         """Many turns of some runs, this one among them, behind one another."""
         graphs = self.machine.graphs if replays.multi_run_graphs else None
-        if graphs is None or settings.debug >= 2 or settings.sync or settings.validate:
+        looked_at = settings.sync or settings.validate or watched.observer is not None
+        if graphs is None or settings.debug >= 2 or looked_at:
             return SingleRuns([one.start for one in programs])
         return graphs.chain(programs, length)
 
@@ -407,6 +411,9 @@ class LoweredExecutable:
             return lambda: self._launch(number, pieces)
 
         order = self.machine.order(self.after) if len(self.after) > 1 else range(len(self.after))
+        if watched.observer is not None and validator is None:
+            self._launch_observed(order, starter, watched.observer)
+            return
         if settings.debug >= 2 and validator is None:
             times = self.machine.timed([starter(number) for number in order])
             for number, time in zip(order, times):
@@ -416,6 +423,26 @@ class LoweredExecutable:
             self._launch(number, pieces)
             if validator is not None:
                 self._validate(self.launches[number], pieces, validator)
+
+    def _launch_observed(
+        self, order: Sequence[int], starter: Callable[[int], Callable[[], None]], observer: Observer
+    ) -> None:
+        """Reports each launch: when the host started it, and how long the device took."""
+        observer.ran(self)
+        spans: list[tuple[int, int]] = []
+
+        def clocked(launch: Callable[[], None]) -> Callable[[], None]:
+            def work() -> None:
+                start = perf_counter_ns()
+                launch()
+                spans.append((start, perf_counter_ns()))
+
+            return work
+
+        times = self.machine.timed([clocked(starter(number)) for number in order])
+        for number, (start, end), time in zip(order, spans, times):
+            nanoseconds = None if time is None else 1e3 * time
+            observer.kernel(self.program.device, self.launches[number], start, end, nanoseconds)
 
     def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
         launch = self.launches[number]

@@ -15,6 +15,12 @@ class Roof(NamedTuple):
     flops: float
 
 
+def flops_of(launch: PackedLaunch) -> int:
+    """Arithmetic results of a launch, by the model of cost."""
+    nodes = {n for s in launch.stages if not s.second for n in s.kernel.nodes}
+    return sum(flops(node) for node in nodes)
+
+
 def report(launch: PackedLaunch, microseconds: float | None, roof: Roof | None = None) -> str:
     """One aligned line; where there is a time, GFLOP/s, GB/s and the share of what is possible."""
     kinds = "+".join(dict.fromkeys(stage.kernel.kind for stage in launch.stages))
@@ -23,8 +29,7 @@ def report(launch: PackedLaunch, microseconds: float | None, roof: Roof | None =
     line = f"{launch.name:<56} {kinds:<18} {launch.blocks:>6} blocks  {shape:<24}"
     if microseconds is None:
         return line.rstrip()
-    nodes = {n for s in launch.stages if not s.second for n in s.kernel.nodes}
-    work = sum(flops(node) for node in nodes)
+    work = flops_of(launch)
     moved = launch.moved
     text = (
         f"{line} {microseconds:>9.1f} us {work / microseconds / 1e3:>9.1f} GFLOP/s "

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tinygrad_cuda.backend.launch.graphs_by_address_replay import GraphsByAddress
 from tinygrad_cuda.backend.launch.launch_params import NUMBERS, ArgumentBuffer
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.graph.program import Number
 
 _address_of = attrgetter("address")
@@ -88,7 +89,7 @@ class SteadyRuns:
         """
         executable = self.executable
         self._key = ()
-        if settings.debug or settings.sync or settings.validate:
+        if settings.debug or settings.sync or settings.validate or watched.observer is not None:
             return False
         arena = self._arena_of(self._scratch).address
         if arena != self._arena or fixed is not self._fixed:

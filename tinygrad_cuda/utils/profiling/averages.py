@@ -1,0 +1,385 @@
+"""Sums of a recording: by op, kernel, Module, line or phase; `table` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinygrad_cuda.core.errors import ArgumentError, Site
+from tinygrad_cuda.utils.profiling.work import KernelWork, Works
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.graph.node import Node
+    from tinygrad_cuda.utils.profiling.recorder import HostSpan, KernelRun, ProfileRecorder
+    from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+
+GROUPS = ("op", "kernel", "module", "line", "phase")
+_MICRO = 1e-3  # microseconds in a nanosecond
+
+
+class FunctionEventAvg:
+    """All events of one key.
+
+    Attributes:
+        key: what they have in common: an op, a kernel, a Module's path, a line, a phase.
+        count: how often it began.
+        cpu_time_total, self_cpu_time_total: microseconds of the host, without those of inner
+            events in the latter.
+        device_time_total, self_device_time_total: microseconds of the device; on cpu of NumPy.
+        forward_time, backward_time: parts of `self_device_time_total`.
+        flops, nbytes: by the model of cost.
+        input_shapes, stack: what they were grouped by, if they were.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.count = 0
+        self.cpu_time_total = self.self_cpu_time_total = 0.0
+        self.device_time_total = self.self_device_time_total = 0.0
+        self.forward_time = self.backward_time = 0.0
+        self.flops = 0.0
+        self.nbytes = 0.0
+        self.input_shapes = ""
+        self.stack: list[str] = []
+        self.limit = ""
+
+    @property
+    def cpu_time(self) -> float:
+        """Microseconds of the host for each."""
+        return self.cpu_time_total / self.count if self.count else 0.0
+
+    @property
+    def device_time(self) -> float:
+        """Microseconds of the device for each."""
+        return self.device_time_total / self.count if self.count else 0.0
+
+    @property
+    def gflops_per_second(self) -> float:
+        """10^9 FLOPs for each second of the device."""
+        own = self.self_device_time_total
+        return self.flops / own / 1e3 if own else 0.0
+
+    @property
+    def gbytes_per_second(self) -> float:
+        """10^9 bytes for each second of the device."""
+        own = self.self_device_time_total
+        return self.nbytes / own / 1e3 if own else 0.0
+
+    def share_of_roof(self, roof: MeasuredRoof | None) -> float | None:
+        """The least time that the device could take, divided by what it took; None without roof."""
+        if roof is None or not self.self_device_time_total:
+            return None
+        return 1e6 * roof.least_seconds(self.flops, self.nbytes) / self.self_device_time_total
+
+    cuda_time = device_time
+
+    @property
+    def cuda_time_total(self) -> float:
+        """`device_time_total`, by its older name."""
+        return self.device_time_total
+
+    @property
+    def self_cuda_time_total(self) -> float:
+        """`self_device_time_total`, by its older name."""
+        return self.self_device_time_total
+
+    def __repr__(self) -> str:
+        return (
+            f"<FunctionEventAvg key={self.key} count={self.count} "
+            f"cpu_time={self.cpu_time:.3f}us device_time={self.device_time:.3f}us>"
+        )
+
+
+class _Column(NamedTuple):
+    title: str
+    text: Callable[[FunctionEventAvg], str]
+
+
+SORTS: dict[str, Callable[[FunctionEventAvg], float]] = {
+    "cpu_time": lambda row: row.cpu_time,
+    "cpu_time_total": lambda row: row.cpu_time_total,
+    "self_cpu_time_total": lambda row: row.self_cpu_time_total,
+    "device_time": lambda row: row.device_time,
+    "device_time_total": lambda row: row.device_time_total,
+    "self_device_time_total": lambda row: row.self_device_time_total,
+    "cuda_time": lambda row: row.device_time,
+    "cuda_time_total": lambda row: row.device_time_total,
+    "self_cuda_time_total": lambda row: row.self_device_time_total,
+    "count": lambda row: float(row.count),
+    "flops": lambda row: row.flops,
+    "bytes": lambda row: row.nbytes,
+}
+
+
+class EventList(list[FunctionEventAvg]):
+    """The rows of a table, in the order in which they first appeared.
+
+    Args:
+        rows: what is in it.
+        by: what they were grouped by.
+        roof: of the device, measured; None where it has none.
+        notes: lines that stand below each table.
+    """
+
+    def __init__(
+        self, rows: Iterable[FunctionEventAvg], by: str, roof: MeasuredRoof | None,
+        notes: Sequence[str],
+    ) -> None:  # fmt: skip
+        super().__init__(rows)
+        self.by, self.roof, self.notes = by, roof, list(notes)
+
+    def total_average(self) -> FunctionEventAvg:
+        """All rows as one."""
+        total = FunctionEventAvg("Total")
+        for row in self:
+            total.count += row.count
+            total.cpu_time_total += row.self_cpu_time_total
+            total.self_cpu_time_total += row.self_cpu_time_total
+            total.device_time_total += row.self_device_time_total
+            total.self_device_time_total += row.self_device_time_total
+            total.flops += row.flops
+            total.nbytes += row.nbytes
+        return total
+
+    def table(
+        self,
+        sort_by: str | None = None,
+        row_limit: int = 100,
+        max_src_column_width: int = 75,
+        max_name_column_width: int = 55,
+        max_shapes_column_width: int = 80,
+        header: str | None = None,
+        top_level_events_only: bool = False,
+    ) -> str:
+        """The rows as aligned text, with sums, rates and the share of the measured roof below.
+
+        Args:
+            sort_by: a name of `SORTS`, largest first; None leaves the order of appearance.
+            row_limit: of rows at most; -1 for all.
+            max_src_column_width, max_name_column_width, max_shapes_column_width: in letters;
+                longer text is cut.
+            header: a line above.
+            top_level_events_only: accepted as in PyTorch.
+
+        Raises:
+            ArgumentError: `sort_by` is another name.
+        """
+        rows = list(self)
+        if sort_by is not None:
+            rows.sort(key=_sorting(sort_by), reverse=True)
+        shown = rows if row_limit < 0 else rows[:row_limit]
+        widths = max_name_column_width, max_src_column_width, max_shapes_column_width
+        columns = self._columns(widths)
+        cells = [[column.text(row) for column in columns] for row in shown]
+        titles = [column.title for column in columns]
+        sizes = [max(map(len, texts)) for texts in zip(titles, *cells)]
+        rule = "  ".join("-" * size for size in sizes)
+        lines = [] if header is None else [header]
+        lines += [rule, _joined(titles, sizes), rule]
+        lines += [_joined(row, sizes) for row in cells] + [rule]
+        if left := len(rows) - len(shown):
+            lines.append(f"{left} more rows")
+        return "\n".join([*lines, *self._sums(), *self.notes]) + "\n"
+
+    def _sums(self) -> list[str]:
+        total = self.total_average()
+        return [
+            f"Self CPU time total: {time_text(total.self_cpu_time_total)}",
+            f"Self device time total: {time_text(total.self_device_time_total)}",
+        ]
+
+    def _columns(self, widths: tuple[int, int, int]) -> list[_Column]:
+        total = self.total_average()
+        name, source, shapes = widths
+        host, device = total.self_cpu_time_total, total.self_device_time_total
+        columns = [_Column("Name", lambda row: _cut(row.key, name))]
+        if host:
+            columns += [
+                _Column("Self CPU %", lambda row: _percent(row.self_cpu_time_total, host)),
+                _Column("Self CPU", lambda row: time_text(row.self_cpu_time_total)),
+                _Column("CPU total", lambda row: time_text(row.cpu_time_total)),
+                _Column("CPU time avg", lambda row: time_text(row.cpu_time)),
+            ]
+        columns += [
+            _Column("Self device", lambda row: time_text(row.self_device_time_total)),
+            _Column("Self device %", lambda row: _percent(row.self_device_time_total, device)),
+            _Column("Device total", lambda row: time_text(row.device_time_total)),
+            _Column("# of Calls", lambda row: str(row.count)),
+        ]
+        if self.by in ("module", "line"):
+            columns[-1:-1] = [
+                _Column("Forward", lambda row: time_text(row.forward_time)),
+                _Column("Backward", lambda row: time_text(row.backward_time)),
+            ]
+        if any(row.input_shapes for row in self):
+            columns.append(_Column("Input Shapes", lambda row: _cut(row.input_shapes, shapes)))
+        if any(row.stack for row in self):
+            columns.append(
+                _Column("Source Location", lambda row: _cut(" ".join(row.stack), source))
+            )
+        columns += [
+            _Column("GFLOP/s", lambda row: _rate(row.gflops_per_second)),
+            _Column("GB/s", lambda row: _rate(row.gbytes_per_second)),
+            _Column("% of roof", lambda row: _share(row.share_of_roof(self.roof))),
+        ]
+        if self.by == "kernel":
+            columns.append(_Column("Limited by", lambda row: row.limit))
+        return columns
+
+
+def _sorting(name: str) -> Callable[[FunctionEventAvg], float]:
+    if name not in SORTS:
+        raise ArgumentError(
+            "table", "unknown order", expect=", ".join(SORTS), actual=repr(name)
+        )  # fmt: skip
+    return SORTS[name]
+
+
+def time_text(microseconds: float) -> str:
+    """A time in us, ms or s, as PyTorch's tables have it."""
+    if microseconds >= 1e6:
+        return f"{microseconds / 1e6:.3f}s"
+    if microseconds >= 1e3:
+        return f"{microseconds / 1e3:.3f}ms"
+    return f"{microseconds:.3f}us"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.2f}%" if whole else "0.00%"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}" if value else "--"
+
+
+def _share(value: float | None) -> str:
+    return "no roof" if value is None else f"{100 * value:.1f}%"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if width < 0 or len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _joined(cells: Sequence[str], sizes: Sequence[int]) -> str:
+    first = cells[0].ljust(sizes[0])
+    return "  ".join([first, *(c.rjust(s) for c, s in zip(cells[1:], sizes[1:]))]).rstrip()
+
+
+class Averages:
+    """Makes the rows from a recording.
+
+    Args:
+        recorder: what was noted.
+        works: descriptions of launches.
+        roof: of the device, measured, or None.
+    """
+
+    def __init__(self, recorder: ProfileRecorder, works: Works, roof: MeasuredRoof | None) -> None:
+        self.recorder, self.works, self.roof = recorder, works, roof
+        self.rows: dict[Any, FunctionEventAvg] = {}
+
+    def row(self, key: str, *more: Any) -> FunctionEventAvg:
+        """The row of a key, and of what else tells rows of that name apart."""
+        whole = (key, *more)
+        if whole not in self.rows:
+            self.rows[whole] = FunctionEventAvg(key)
+        return self.rows[whole]
+
+    def by(self, group: str, shapes: bool = False, lines: bool = False) -> list[FunctionEventAvg]:
+        """The rows of one grouping."""
+        if group == "kernel":
+            for run in self.recorder.kernels:
+                self._add_kernel(run)
+            return list(self.rows.values())
+        if group == "op":
+            for span in self.recorder.spans:
+                self._add_span(span, lines)
+        for run in self.recorder.kernels:
+            work = self.works.of(run.work)
+            for node, share in work.shares:
+                self._add_node(group, run, work, node, share, shapes, lines)
+        if group == "module":
+            self._add_calls()
+        return list(self.rows.values())
+
+    def _add_span(self, span: HostSpan, lines: bool) -> None:
+        name = f"nn.Module: {span.name}" if span.kind == "module" else span.name
+        stack = [str(Site(*span.site))] if lines and span.site is not None else []
+        row = self.row(name, *stack)
+        row.stack = stack
+        row.count += 1
+        whole = (span.end - span.start) * _MICRO
+        row.cpu_time_total += whole
+        row.self_cpu_time_total += whole - span.inner * _MICRO
+        row.nbytes += span.nbytes
+
+    def _add_kernel(self, run: KernelRun) -> None:
+        work = self.works.of(run.work)
+        row = self.row(work.name, work.shape)
+        row.input_shapes = work.shape
+        row.count += 1
+        time = run.nanoseconds * _MICRO
+        row.self_device_time_total += time
+        row.device_time_total += time
+        row.flops += work.flops
+        row.nbytes += work.nbytes
+        row.limit = limit_of(work, row.self_device_time_total / row.count, self.roof)
+
+    def _add_node(
+        self, group: str, run: KernelRun, work: KernelWork, node: Node, share: float,
+        shapes: bool, lines: bool,
+    ) -> None:  # fmt: skip
+        origin = self.works.origin(node)
+        time = run.nanoseconds * _MICRO * share
+        more: list[str] = []
+        if shapes:
+            more.append(str([list(source.shape) for source in node.sources]))
+        if lines:
+            more.append(origin.line)
+        key = {"op": node.op.name, "line": origin.line, "phase": origin.phase}.get(group)
+        row = self.row(origin.module or "(outside of Modules)" if key is None else key, *more)
+        row.input_shapes = more[0] if shapes else ""
+        row.stack = [origin.line] if lines else []
+        row.count += group != "module"
+        row.self_device_time_total += time
+        row.device_time_total += time
+        row.flops += work.flops * share
+        row.nbytes += work.nbytes * share
+        if origin.phase == "backward":
+            row.backward_time += time
+        elif origin.phase == "forward":
+            row.forward_time += time
+        if group == "op":
+            for name in origin.ranges:
+                self.row(name).device_time_total += time
+            if origin.module:
+                self._add_enclosing(origin.module, "nn.Module: ", time)
+        elif group == "module" and "." in origin.module:
+            self._add_enclosing(origin.module.rpartition(".")[0], "", time)
+
+    def _add_enclosing(self, path: str, prefix: str, time: float) -> None:
+        while path:
+            self.row(prefix + path).device_time_total += time
+            path = path.rpartition(".")[0]
+
+    def _add_calls(self) -> None:
+        """The host's side of each Module."""
+        for span in self.recorder.spans:
+            if span.kind == "module":
+                row = self.row(span.name)
+                row.count += 1
+                row.cpu_time_total += (span.end - span.start) * _MICRO
+                row.self_cpu_time_total += (span.end - span.start - span.inner) * _MICRO
+
+
+LAUNCH_MICROSECONDS = 3.0  # a kernel below this is as long as its launch on any GPU
+
+
+def limit_of(work: KernelWork, microseconds: float, roof: MeasuredRoof | None) -> str:
+    """What keeps a kernel from being shorter: memory, arithmetic or its launch."""
+    if roof is None:
+        return "--"
+    least = 1e6 * roof.least_seconds(work.flops, work.nbytes)
+    if microseconds < LAUNCH_MICROSECONDS and least < microseconds / 2:
+        return "launch"
+    return "memory" if work.nbytes / roof.bandwidth >= work.flops / roof.flops else "arithmetic"

@@ -1,0 +1,119 @@
+"""A recording as JSON that Perfetto and chrome://tracing load: host above, device below."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tinygrad_cuda.core.errors import Site
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.utils.profiling.recorder import KernelRun, ProfileRecorder
+    from tinygrad_cuda.utils.profiling.work import Works
+
+_MICRO = 1e-3  # microseconds in a nanosecond
+_CATEGORIES = {"module": "python_function", "user": "user_annotation", "copy": "gpu_memcpy"}
+
+
+def trace(recorder: ProfileRecorder, works: Works, metadata: dict[str, Any]) -> dict[str, Any]:
+    """The recording in the trace event format.
+
+    Args:
+        recorder: what was noted.
+        works: descriptions of launches.
+        metadata: entries of the file beside the events.
+    """
+    process = os.getpid()
+    events: list[dict[str, Any]] = [_named("process_name", process, 0, "python")]
+    for span in recorder.spans:
+        arguments: dict[str, Any] = {}
+        if span.nbytes:
+            arguments["bytes"] = span.nbytes
+        if span.site is not None:
+            arguments["line"] = str(Site(*span.site))
+        category = _CATEGORIES.get(span.kind, "cpu_op")
+        events.append(
+            _event(span.name, category, process, span.thread, span.start, span.end, arguments)
+        )
+    lanes: dict[str, int] = {}
+    free: dict[int, float] = {}
+    for number, run in enumerate(recorder.kernels):
+        lane = lanes.setdefault(str(run.device), process + 1 + len(lanes))
+        events += _kernel(run, works, process, lane, number, free)
+    for name, lane in lanes.items():
+        events.append(_named("process_name", lane, 0, f"device {name}"))
+        events.append(_named("thread_name", lane, 0, "kernels"))
+    for time, values in recorder.samples:
+        events.append(
+            {
+                "ph": "C", "name": "memory", "cat": "memory", "pid": process, "tid": 0,
+                "ts": time * _MICRO, "args": values,
+            }
+        )  # fmt: skip
+    return {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        **metadata,
+        "traceEvents": sorted(events, key=lambda event: event.get("ts", 0.0)),
+    }
+
+
+def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _event(
+    name: str, category: str, process: int, thread: int, start: float, end: float,
+    arguments: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "ph": "X", "name": name, "cat": category, "pid": process, "tid": thread,
+        "ts": start * _MICRO, "dur": (end - start) * _MICRO, "args": arguments,
+    }  # fmt: skip
+
+
+def _kernel(
+    run: KernelRun, works: Works, process: int, lane: int, number: int, free: dict[int, float]
+) -> list[dict[str, Any]]:
+    """A kernel in its device's lane, with an arrow from its launch where the device has a clock.
+
+    One whose length alone was measured begins when it was launched, or when the one before ended.
+    """
+    work = works.of(run.work)
+    origins = [works.origin(node) for node in work.nodes]
+    arguments: dict[str, Any] = {
+        "ops": [node.op.name for node in work.nodes],
+        "kind": work.kind,
+        "shape": work.shape,
+        "flops": work.flops,
+        "bytes": work.nbytes,
+        "lines": list(dict.fromkeys(o.line for o in origins if o.line)),
+        "modules": list(dict.fromkeys(o.module for o in origins if o.module)),
+        "phases": list(dict.fromkeys(o.phase for o in origins)),
+    }
+    if work.launch is not None:
+        arguments |= {"blocks": work.launch.blocks, "threads": work.launch.threads}
+    start = max(float(run.start), free.get(lane, 0.0))
+    free[lane] = end = start + run.nanoseconds
+    events = [_event(work.name, "kernel", lane, 0, start, end, arguments)]
+    if run.timed:
+        thread = 0
+        events.append(_event("launch", "cuda_runtime", process, thread, run.start, run.end, {}))
+        arrow = {"name": "ac2g", "cat": "ac2g", "id": number}
+        events.append({**arrow, "ph": "s", "pid": process, "tid": thread, "ts": run.start * _MICRO})
+        events.append({**arrow, "ph": "f", "bp": "e", "pid": lane, "tid": 0, "ts": start * _MICRO})
+    return events
+
+
+def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
+    """Writes JSON, compressed where the name ends with ``.gz``."""
+    text = json.dumps(content)
+    target = Path(path)
+    if target.suffix == ".gz":
+        with gzip.open(target, "wt", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        target.write_text(text, encoding="utf-8")

@@ -1,0 +1,185 @@
+"""What an active profiler notes: spans of the host, kernels of the device, steps.
+
+It only appends while the program runs; names, costs and sums are made afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.errors import RawSite
+from tinygrad_cuda.core.observer import LineScope, scopes
+from tinygrad_cuda.graph.node import current_site
+
+
+class HostSpan(NamedTuple):
+    """Work of the host; times in nanoseconds of `perf_counter_ns`.
+
+    Attributes:
+        kind: see `Observer.span`.
+        name: of a Module its path.
+        thread: its number.
+        start, end: when.
+        inner: nanoseconds of the spans directly inside.
+        nbytes: that a copy moved.
+        site: the user's line, where lines are recorded.
+        depth: how many spans of the thread are around it.
+    """
+
+    kind: str
+    name: str
+    thread: int
+    start: int
+    end: int
+    inner: int
+    nbytes: int
+    site: RawSite | None
+    depth: int
+
+
+class KernelRun(NamedTuple):
+    """One kernel, or one NumPy step.
+
+    Attributes:
+        device: where.
+        work: a `PackedLaunch`, or the nodes of a NumPy step.
+        start, end: when the host started it and went on.
+        nanoseconds: that the device took; of the host where the device has no clock.
+        timed: whether the device measured it.
+    """
+
+    device: Device
+    work: Any
+    start: int
+    end: int
+    nanoseconds: float
+    timed: bool
+
+
+class _OpenSpans(threading.local):
+    """Of one thread: nanoseconds spent inside of each open span; the Module that is entered."""
+
+    def __init__(self) -> None:
+        self.inner: list[int] = []
+        self.entering: Any = None
+
+
+class ProfileRecorder:
+    """The observer of a recording; see `core.observer.Observer`.
+
+    Args:
+        modules: note each Module's call.
+        lines: note the user's line of each span.
+        single_launches: launch kernels of replayed programs one by one, to time each.
+
+    Attributes:
+        spans, kernels: in the order in which they ended.
+        programs: the executables that ran, in order, with the time at which each began.
+        keep: whether what happens is noted; a warm-up notes nothing.
+    """
+
+    def __init__(self, modules: bool, lines: bool, single_launches: bool) -> None:
+        self.modules, self.lines, self.single_launches = modules, lines, single_launches
+        self.spans: list[HostSpan] = []
+        self.kernels: list[KernelRun] = []
+        self.programs: list[tuple[int, Any]] = []
+        self.samples: list[tuple[int, dict[str, int]]] = []
+        self.keep = False
+        self.ranges: Callable[[str], AbstractContextManager[Any]] | None = None
+        self._open = _OpenSpans()
+
+    def clear(self) -> None:
+        """Drops what was noted."""
+        self.spans, self.kernels, self.programs, self.samples = [], [], [], []
+
+    @contextmanager
+    def span(self, kind: str, name: str, nbytes: int = 0) -> Iterator[None]:
+        """Work of the host inside a `with` block."""
+        outer = scopes.here if kind == "user" else None
+        if outer is not None:
+            scopes.here = outer.inner("user", name)
+        try:
+            with self._timed(kind, name, nbytes):
+                yield
+        finally:
+            if outer is not None:
+                scopes.here = outer
+
+    @contextmanager
+    def _timed(self, kind: str, name: str, nbytes: int = 0) -> Iterator[None]:
+        inner = self._open.inner
+        inner.append(0)
+        site = current_site() if self.lines and kind != "module" else None
+        start = perf_counter_ns()
+        try:
+            yield
+        finally:
+            end = perf_counter_ns()
+            within = inner.pop()
+            if inner:
+                inner[-1] += end - start
+            if self.keep:
+                thread = threading.get_ident()
+                self.spans.append(
+                    HostSpan(kind, name, thread, start, end, within, nbytes, site, len(inner))
+                )
+
+    def call(self, module: Any) -> AbstractContextManager[Any] | None:
+        """What a Module's call is to stand in; None from inside of it."""
+        if not self.modules or self._open.entering is module:
+            self._open.entering = None
+            return None
+        return self._called(module)
+
+    def compiled_call(self, compiled: Any) -> AbstractContextManager[Any] | None:
+        """What a call of a compiled function is to stand in; None from inside of it."""
+        if self._open.entering is compiled:
+            self._open.entering = None
+            return None
+        self._open.entering = compiled
+        function = compiled.function
+        name = getattr(function, "__qualname__", type(function).__name__)
+        return self._timed("run", f"compiled {name}")
+
+    @contextmanager
+    def _called(self, module: Any) -> Iterator[None]:
+        outer = scopes.here
+        assert outer is not None
+        scope = outer.inner("module", _name_below(outer, module), module)
+        self._open.entering = module
+        scopes.here = scope
+        try:
+            with self._timed("module", scope.module):
+                yield
+        finally:
+            scopes.here = outer
+            self._open.entering = None
+
+    def kernel(
+        self, device: Device, work: Any, start: int, end: int, nanoseconds: float | None = None
+    ) -> None:
+        """One kernel, or one NumPy step, has run."""
+        if self.keep:
+            took = float(end - start) if nanoseconds is None else nanoseconds
+            timed = nanoseconds is not None
+            self.kernels.append(KernelRun(device, work, start, end, took, timed))
+
+    def ran(self, executable: Any) -> None:
+        """A plan begins to run."""
+        if self.keep:
+            self.programs.append((perf_counter_ns(), executable))
+
+
+def _name_below(outer: LineScope, module: Any) -> str:
+    """A Module's name inside the one that calls it; its class's where none of those has it."""
+    for scope in outer.outwards():
+        if scope.kind == "module":
+            for name, child in scope.owner.named_modules():
+                if child is module and name:
+                    return str(name)
+    return type(module).__name__

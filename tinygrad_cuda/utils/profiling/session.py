@@ -1,0 +1,403 @@
+"""`tc.profiler.profile` and what belongs to it: schedules, ranges, handlers of finished traces."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Self, TypeVar
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.observer import LineScope, watched
+from tinygrad_cuda.engine import realize
+from tinygrad_cuda.engine.plan import forgetting
+from tinygrad_cuda.graph.node import record_scopes
+from tinygrad_cuda.utils.profiling import chrome_trace
+from tinygrad_cuda.utils.profiling.averages import GROUPS, Averages, EventList
+from tinygrad_cuda.utils.profiling.recorder import HostSpan, ProfileRecorder
+from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+from tinygrad_cuda.utils.profiling.work import Works
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ProfilerActivity(enum.Enum):
+    """What is profiled, by PyTorch's names; here both are always recorded."""
+
+    CPU = 0
+    CUDA = 2
+
+
+class ProfilerAction(enum.Enum):
+    """What a profiler does in a step."""
+
+    NONE = 0
+    WARMUP = 1
+    RECORD = 2
+    RECORD_AND_SAVE = 3
+
+
+def supported_activities() -> set[ProfilerActivity]:
+    """What can be profiled: the host, and a GPU where one can be used.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.profiler.ProfilerActivity.CPU in tc.profiler.supported_activities()
+        True
+    """
+    activities = {ProfilerActivity.CPU}
+    return activities | {ProfilerActivity.CUDA} if registry.usable("cuda") else activities
+
+
+def schedule(
+    *,
+    wait: int,
+    warmup: int,
+    active: int,
+    repeat: int = 0,
+    skip_first: int = 0,
+    skip_first_wait: int = 0,
+) -> Callable[[int], ProfilerAction]:
+    """What to do in each step: wait, warm up, record, and the same again.
+
+    Args:
+        wait: steps of each cycle in which nothing is done.
+        warmup: steps after them in which plans are made, and nothing is noted.
+        active: steps after those that are recorded.
+        repeat: cycles; 0 goes on to the end.
+        skip_first: steps before the first cycle.
+        skip_first_wait: 1 leaves out the wait of the first cycle.
+
+    Raises:
+        ArgumentError: a number is negative, or nothing is active.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> steps = tc.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
+        >>> [steps(number).name for number in range(5)]
+        ['NONE', 'WARMUP', 'RECORD', 'RECORD_AND_SAVE', 'NONE']
+    """
+    if min(wait, warmup, repeat, skip_first) < 0 or active < 1:
+        given = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
+        raise ArgumentError(
+            "schedule", "not a schedule", expect="active > 0, the others >= 0", actual=str(given)
+        )
+
+    def action(step: int) -> ProfilerAction:
+        step -= skip_first
+        if step < 0:
+            return ProfilerAction.NONE
+        if skip_first_wait:
+            step += wait
+        cycle = wait + warmup + active
+        if 0 < repeat <= step // cycle:
+            return ProfilerAction.NONE
+        step %= cycle
+        if step < wait:
+            return ProfilerAction.NONE
+        if step < wait + warmup:
+            return ProfilerAction.WARMUP
+        return ProfilerAction.RECORD_AND_SAVE if step == cycle - 1 else ProfilerAction.RECORD
+
+    return action
+
+
+def _always(step: int) -> ProfilerAction:
+    return ProfilerAction.RECORD
+
+
+class record_function:
+    """A range of the user's own: a ``with`` block or a decorator; nothing without a profiler.
+
+    Its host time is that of the block. What is recorded inside is computed later; a profiler
+    `with_modules` or `with_stack` gives the range the device's time of it.
+
+    Args:
+        name: what tables and traces show.
+        args: accepted as in PyTorch.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> with tc.profiler.profile() as p:
+        ...     with tc.profiler.record_function("double"):
+        ...         y = 2 * tc.ones(3, device="cpu")
+        >>> [row.count for row in p.key_averages() if row.key == "double"]
+        [1]
+    """
+
+    def __init__(self, name: str, args: str | None = None) -> None:
+        self.name, self.args = name, args
+        self._span: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> Self:
+        observer = watched.observer
+        if observer is not None:
+            self._span = observer.span("user", self.name)
+            self._span.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.__exit__(*raised)
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def ranged(*args: Any, **options: Any) -> Any:
+            with record_function(self.name, self.args):
+                return function(*args, **options)
+
+        return ranged  # type: ignore[return-value]  # of the same signature
+
+
+class profile:
+    """Notes what runs inside a ``with`` block: on the host, and each kernel of the device.
+
+    What is pending at the end of the block is computed inside of it. On ``cpu`` the device's time
+    is that of NumPy's steps, on ``emu`` the emulator's (no GPU's), on ``cuda`` the GPU's own; there
+    replayed CUDA graphs are launched kernel by kernel, each behind a delay, to time each.
+
+    Args:
+        activities: accepted as in PyTorch; the host and the device are both recorded.
+        schedule: gives the action of each step; without it everything is recorded.
+        on_trace_ready: called with the profiler when a recording is complete.
+        record_shapes: whether `key_averages` can group by shapes of inputs.
+        profile_memory: note the bytes in use at each plan, for the trace.
+        with_stack: note lines: programs are planned and traced anew, so that each has its own.
+        with_flops: accepted as in PyTorch; FLOPs are always counted, by the model of cost.
+        with_modules: note the Module of each op, as `with_stack` does its line.
+        experimental_config, execution_trace_observer, acc_events, use_cuda,
+            custom_trace_id_callback: accepted as in PyTorch.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> with tc.profiler.profile() as p:
+        ...     x = (tc.ones(64, 64, device="cpu") @ tc.ones(64, 64, device="cpu")).sum()
+        >>> "matmul" in p.key_averages().table(sort_by="device_time_total", row_limit=5)
+        True
+    """
+
+    def __init__(
+        self,
+        activities: Iterable[ProfilerActivity] | None = None,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[[profile], Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        experimental_config: Any = None,
+        execution_trace_observer: Any = None,
+        acc_events: bool = False,
+        use_cuda: bool | None = None,
+        custom_trace_id_callback: Any = None,
+    ) -> None:
+        self._schedule = schedule or _always
+        self._ready = on_trace_ready
+        self.record_shapes, self.profile_memory = record_shapes, profile_memory
+        self.with_stack, self.with_modules = with_stack, with_modules
+        self.recorder = ProfileRecorder(with_modules, with_stack, True)
+        self.works = Works()
+        self.step_num = 0
+        self.current_action = ProfilerAction.NONE
+        self._metadata: dict[str, Any] = {}
+        self._began = 0
+        self._lookup = realize.run_cached_plan
+        self.roof: MeasuredRoof | None = None
+
+    # Steps
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begins with step 0.
+
+        Raises:
+            ArgumentError: another profiler is active.
+        """
+        self._turn_to(self._schedule(self.step_num))
+
+    def step(self) -> None:
+        """The next step of the schedule begins."""
+        self._end_step()
+        before, self.step_num = self.current_action, self.step_num + 1
+        if before is ProfilerAction.RECORD_AND_SAVE:
+            self._turn_to(ProfilerAction.NONE)
+            self._deliver()
+        self._turn_to(self._schedule(self.step_num))
+
+    def stop(self) -> None:
+        """Ends the recording; what is pending is computed before."""
+        recording = self.recorder.keep
+        self._turn_to(ProfilerAction.NONE)
+        if recording:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        if self._ready is not None:
+            self._ready(self)
+
+    def _turn_to(self, action: ProfilerAction) -> None:
+        """Switches the observer on or off."""
+        active = self.current_action is not ProfilerAction.NONE
+        keep = action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        if action is not ProfilerAction.NONE and not active:
+            self._begin()
+        if keep is not self.recorder.keep:
+            settle()
+            if keep:
+                self.recorder.clear()
+            self.recorder.keep = keep
+        if action is ProfilerAction.NONE and active:
+            self._end()
+        self.current_action = action
+        self._began = perf_counter_ns()
+
+    def _begin(self) -> None:
+        if watched.observer is not None:
+            raise ArgumentError(
+                "profile", "another profiler is active", expect="one at a time",
+                actual=f"{watched.observer!r}", hint="end its block, or call its stop()",
+            )  # fmt: skip
+        settle()
+        if self.with_stack or self.with_modules:
+            # What was planned or traced before has other lines, and no Modules.
+            for forget in forgetting:
+                forget()
+            self._lookup = realize.run_cached_plan
+            realize.run_cached_plan = realize.trace_always
+            record_scopes(LineScope("user", "", None))
+        watched.observer = self.recorder
+
+    def _end(self) -> None:
+        watched.observer = None
+        if self.with_stack or self.with_modules:
+            realize.run_cached_plan = self._lookup
+            record_scopes(None)
+
+    def _end_step(self) -> None:
+        if self.recorder.keep and self._schedule is not _always:
+            end, name = perf_counter_ns(), f"ProfilerStep#{self.step_num}"
+            inner = end - self._began  # its own time is nobody's
+            span = HostSpan("user", name, 0, self._began, end, inner, 0, None, 0)
+            self.recorder.spans.append(span)
+
+    # What was recorded
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        *,
+        by: str = "op",
+    ) -> EventList:
+        """Sums over the recording; `table` prints them.
+
+        The time of a kernel is divided among the ops that it fuses as the model of cost weighs
+        them, so that the sums of all groupings are equal.
+
+        Args:
+            group_by_input_shape: a row for each shape of operands.
+            group_by_stack_n: more than 0 makes a row for each line; needs `with_stack`.
+            group_by_overload_name: accepted as in PyTorch.
+            by: ``op`` (with the spans of the host), ``kernel``, ``module``, ``line`` or
+                ``phase`` (forward, backward, update).
+
+        Raises:
+            ArgumentError: `by` is another word, or needs what was not recorded.
+        """
+        if by not in GROUPS:
+            raise ArgumentError(
+                "key_averages", "unknown grouping", expect=", ".join(GROUPS), actual=repr(by)
+            )
+        lacking = {
+            "module": not self.with_modules,
+            "line": not self.with_stack,
+            "phase": not (self.with_modules or self.with_stack),
+        }
+        if lacking.get(by):
+            option = "with_stack" if by == "line" else "with_modules"
+            raise ArgumentError(
+                "key_averages", f"nothing to group by {by} was recorded",
+                expect=f"profile({option}=True)", actual=f"{option}=False",
+            )  # fmt: skip
+        averages = Averages(self.recorder, self.works, self.roof)
+        rows = averages.by(by, group_by_input_shape, group_by_stack_n > 0 and self.with_stack)
+        return EventList(rows, by, self.roof, self.notes())
+
+    def devices(self) -> list[Device]:
+        """Where kernels ran."""
+        return list(dict.fromkeys(run.device for run in self.recorder.kernels))
+
+    def notes(self) -> list[str]:
+        """What a reader of the times has to know."""
+        texts = {
+            "cpu": "device cpu: times of NumPy's steps; no roof",
+            "emu": "device emu: times of the emulator, which say nothing about a GPU; no roof",
+            "cuda": "device cuda: each kernel alone, by events; replayed graphs were launched "
+            "kernel by kernel",
+        }
+        return [texts[kind] for kind in dict.fromkeys(d.kind for d in self.devices())]
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes the recording as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+        Args:
+            path: of the file; compressed where it ends with ``.gz``.
+        """
+        metadata = {"notes": self.notes(), **self._metadata}
+        chrome_trace.write(path, chrome_trace.trace(self.recorder, self.works, metadata))
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Adds a text to the traces that are written."""
+        self._metadata[key] = value
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Adds a value, given as JSON, to the traces that are written."""
+        self._metadata[key] = json.loads(value)
+
+    def __repr__(self) -> str:
+        return f"<profile {self.current_action.name}, step {self.step_num}>"
+
+
+def settle() -> None:
+    """Computes what is pending, and waits for it."""
+    realize.realize_all()
+    for backend in registry.used():
+        backend.synchronize()
+
+
+def tensorboard_trace_handler(
+    dir_name: str, worker_name: str | None = None, use_gzip: bool = False
+) -> Callable[[profile], None]:
+    """For `on_trace_ready`: each trace becomes a file of a folder, which TensorBoard shows.
+
+    Args:
+        dir_name: the folder; it is made if it is not there.
+        worker_name: the beginning of the files' names; by default host and process.
+        use_gzip: compress them.
+    """
+
+    def handle(profiler: profile) -> None:
+        Path(dir_name).mkdir(parents=True, exist_ok=True)
+        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+        name = f"{worker}.{time.time_ns()}.pt.trace.json" + (".gz" if use_gzip else "")
+        profiler.export_chrome_trace(Path(dir_name) / name)
+
+    return handle
