@@ -7,15 +7,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.autograd.local_rules import Graph, RuleTests, checked_rules
+from tinygrad_cuda.autograd.parameters import (
+    is_model,
+    moved_to,
+    parameters_of,
+    prepared,
+    unchanged_buffers,
+)
 from tinygrad_cuda.core.dtypes import float64
 from tinygrad_cuda.core.errors import DTypeError, GradientError
-from tinygrad_cuda.graph.node import made_by
+from tinygrad_cuda.graph.gradient import history
+from tinygrad_cuda.graph.node import Node, made_by
+from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensors.backward import as_list, grad
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import tensor
 
 Array = np.ndarray[Any, Any]
 SWEEP = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+# Directions in which all parameters and inputs are moved at once, and how far: where one step
+# agrees, the others crossed a kink or drowned in rounding.
+DIRECTIONS = 3
+STEPS = (1e-6, 1e-7, 1e-5, 1e-8)
 
 
 def gradcheck(
@@ -27,34 +41,49 @@ def gradcheck(
     rtol: float | None = None,
     raise_exception: bool = True,
     fast_mode: bool = False,
+    full: bool = False,
 ) -> bool:
     """Compares the gradient of `func` with central differences.
 
     ``|analytic - numeric| <= atol + rtol * |numeric|`` for each element of the Jacobian, or, with
     `fast_mode`, for one random projection ``v^T J u`` of it. A NaN on either side is a mismatch.
 
+    Where `func` has parameters, they are checked with the inputs: those of a Module, or leaves
+    that a function refers to in its closure, its globals or its object. Then the derivative in
+    three random directions of all of them together is compared, to `rtol` of itself. A Module is
+    checked in a copy of float64. At a mismatch the rule of each recorded op is compared
+    with differences of that op alone, and what is wrong is named with its line.
+
     Args:
-        func: takes `inputs`, returns one or several Tensors.
+        func: a Module, or a function; takes `inputs`, returns one or several Tensors.
         inputs: one Tensor or several values; those that require grad are checked and must be
             float64 unless `eps` and `atol` are given.
-        eps: half the distance of the two points; 1e-6 by default.
-        atol, rtol: tolerances; 1e-5 and 1e-3 by default.
+        eps: half the distance of the two points; 1e-6 by default, several with parameters.
+        atol, rtol: tolerances; 1e-5 and 1e-3 by default, 1e-9 and 1e-6 with parameters.
         raise_exception: raise at a mismatch instead of returning False.
-        fast_mode: check a random projection, two evaluations an input.
+        fast_mode: check a random projection, two evaluations an input or parameter.
+        full: check each element of the Jacobian where there are parameters, too.
 
     Raises:
         GradientError: a mismatch, with the worst element, both numbers, the op, and differences
             for several eps; or a function that is not deterministic.
-        DTypeError: an input is not float64 and no tolerances were given.
+        DTypeError: an input or a parameter is not float64 and no tolerances were given.
 
     Example:
         >>> import tinygrad_cuda as tc
         >>> x = tc.rand(3, dtype=tc.float64, device="cpu").requires_grad_()
         >>> tc.autograd.gradcheck(lambda x: (x * x).sum(), (x,))
         True
+        >>> model = tc.nn.Sequential(tc.nn.Linear(3, 2), tc.nn.Tanh()).to("cpu")
+        >>> tc.autograd.gradcheck(model, x)
+        True
     """
-    check = _Check("gradcheck", func, inputs, eps, atol, rtol)
-    return check.passes(raise_exception, fast_mode)
+    exact = eps is None or atol is None
+    if is_model(func):
+        func, inputs = prepared(func, as_list(inputs), exact)
+    with unchanged_buffers(func):
+        check = _Check("gradcheck", func, inputs, eps, atol, rtol, parameters_of(func))
+        return check.passes(raise_exception, fast_mode, full)
 
 
 def gradgradcheck(
@@ -105,25 +134,29 @@ class _Mismatch(NamedTuple):
     """A number that differs: ``sum(v * d output / d input * u)``.
 
     Attributes:
-        output, input: which of them.
+        output: which of them.
+        points: which inputs and parameters the direction moves, by position.
         element: the positions of `v` and `u` in words.
         analytic, numeric: the number from backward and from differences.
         excess: by how much the tolerance is exceeded.
-        u, v: the direction in the input and the weights of the output.
+        u, v: the directions of these and the weights of the output.
     """
 
     output: int
-    input: int
+    points: tuple[int, ...]
     element: str
     analytic: float
     numeric: float
     excess: float
-    u: Array
+    u: tuple[Array, ...]
     v: Array
 
 
 class _Check:
-    """One function at one point."""
+    """One function at one point.
+
+    What is checked are `points`: first the inputs at `positions`, then the parameters.
+    """
 
     def __init__(
         self,
@@ -133,23 +166,43 @@ class _Check:
         eps: float | None,
         atol: float | None,
         rtol: float | None,
+        parameters: dict[str, Any] | None = None,
     ) -> None:
         self.name, self.function = name, function
         self.inputs = as_list(inputs)
         self.positions = [
             k for k, x in enumerate(self.inputs) if isinstance(x, TensorBase) and x.requires_grad
         ]
-        self._check_inputs(strict=eps is None or atol is None)
-        self.eps = 1e-6 if eps is None else eps
-        self.atol = 1e-5 if atol is None else atol
-        self.rtol = 1e-3 if rtol is None else rtol
         self.outputs = self.evaluate(self.inputs)
+        # Taken before anything is realized.
+        nodes = [y.node for y in self.outputs]
+        self.graph = Graph(nodes)
+        self.points, self.names = self._points(parameters or {}, nodes)
+        self.whole = len(self.points) > len(self.positions)
+        self._check_points(strict=eps is None or atol is None)
+        self.steps = STEPS if self.whole and eps is None else (1e-6 if eps is None else eps,)
+        self.eps = self.steps[0]
+        self.atol = (1e-9 if self.whole else 1e-5) if atol is None else atol
+        self.rtol = (1e-6 if self.whole else 1e-3) if rtol is None else rtol
         self._check_repeats()
 
     # The point --------------------------------------------------------------------------------
 
-    def _check_inputs(self, strict: bool) -> None:
-        if not self.positions:
+    def _points(self, parameters: dict[str, Any], nodes: list[Node]) -> tuple[list[Any], list[str]]:
+        """What is checked, with names: inputs, and parameters that the outputs depend on."""
+        points = [self.inputs[k] for k in self.positions]
+        names = [f"input {k}" for k in self.positions]
+        given = [x.leaf for x in points]
+        order = history([node for node in nodes if node.requires_grad])
+        reached = {node.attributes["leaf"] for node in order if node.op is common.variable}
+        for name, parameter in parameters.items():
+            if parameter.leaf in reached and all(parameter.leaf is not leaf for leaf in given):
+                points.append(parameter)
+                names.append(f"parameter {name}")
+        return points, names
+
+    def _check_points(self, strict: bool) -> None:
+        if not self.points:
             raise GradientError(
                 self.name,
                 "no input requires grad",
@@ -157,15 +210,15 @@ class _Check:
                 actual=f"{len(self.inputs)} inputs, none of them does",
                 hint="call requires_grad_() on what shall be checked",
             )
-        for k in self.positions:
-            dtype = self.inputs[k].dtype
-            if dtype is not float64 and strict:
+        for name, x in zip(self.names, self.points):
+            if x.dtype is not float64 and strict:
+                shown = f"inputs[{name[6:]}]" if name.startswith("input ") else name
                 raise DTypeError(
                     self.name,
-                    f"inputs[{k}] is too coarse for differences",
+                    f"{shown} is too coarse for differences",
                     expect="float64: a difference of two nearly equal numbers loses half the "
                     "digits",
-                    actual=f"{dtype.name}, whose rounding would hide any error worth finding",
+                    actual=f"{x.dtype.name}, whose rounding would hide any error worth finding",
                     hint="use .double(), or give eps, atol and rtol (1e-2 each for float32)",
                 )
 
@@ -204,25 +257,30 @@ class _Check:
 
     # Both sides -------------------------------------------------------------------------------
 
-    def difference(self, k: int, u: Array, eps: float) -> list[Array]:
-        """``(f(x + eps u) - f(x - eps u)) / (2 eps)`` in input `k`, for every output."""
-        x = self.inputs[k]
+    def difference(self, points: Sequence[int], us: Sequence[Array], eps: float) -> list[Array]:
+        """``(f(x + eps u) - f(x - eps u)) / (2 eps)`` for every output; `us` move these points."""
         ends = []
         for step in (eps, -eps):
-            values = (_float64(x) + step * u).astype(x.dtype.numpy)
             moved = list(self.inputs)
-            moved[k] = tensor(values, device=x.device, requires_grad=True)
-            ends.append([_float64(y) for y in self.evaluate(moved)])
+            written: list[tuple[Any, Array]] = []
+            for k, u in zip(points, us):
+                x = self.points[k]
+                values = (_float64(x) + step * u).astype(x.dtype.numpy)
+                if k < len(self.positions):
+                    moved[self.positions[k]] = tensor(values, device=x.device, requires_grad=True)
+                else:
+                    written.append((x, values))
+            with moved_to(written):
+                ends.append([_float64(y) for y in self.evaluate(moved)])
         return [(above - below) / (2 * eps) for above, below in zip(*ends)]
 
     def gradients(self, j: int, v: Array) -> list[Array]:
-        """The gradients of ``sum(v * outputs[j])`` for the inputs at `positions`."""
+        """The gradients of ``sum(v * outputs[j])`` for the points."""
         y = self.outputs[j]
-        inputs = [self.inputs[k] for k in self.positions]
         if not y.requires_grad:
-            return [np.zeros(x.shape) for x in inputs]
+            return [np.zeros(x.shape) for x in self.points]
         seed = tensor(v.astype(y.dtype.numpy), device=y.device)
-        gradients = grad(y, inputs, seed, retain_graph=True, materialize_grads=True)
+        gradients = grad(y, self.points, seed, retain_graph=True, materialize_grads=True)
         return [_float64(g) for g in gradients]
 
     def _excess(self, analytic: Array, numeric: Array) -> Array:
@@ -231,34 +289,68 @@ class _Check:
 
     # The comparison ---------------------------------------------------------------------------
 
-    def passes(self, raise_exception: bool, fast_mode: bool) -> bool:
+    def passes(self, raise_exception: bool, fast_mode: bool, full: bool = True) -> bool:
         """Whether nothing differs; raises the worst mismatch if that is wanted."""
-        mismatches = self._projections() if fast_mode else self._jacobians()
+        if fast_mode:
+            mismatches = self._projections()
+        elif self.whole and not full:
+            mismatches = self._directions()
+        else:
+            mismatches = self._jacobians()
         worst = max(mismatches, key=lambda mismatch: mismatch.excess, default=None)
         if worst is not None and raise_exception:
             raise self._error(worst)
         return worst is None
 
+    def _directions(self) -> Iterator[_Mismatch]:
+        """All points moved at once, by each step until one agrees."""
+        random = np.random.default_rng(0)
+        points = tuple(range(len(self.points)))
+        for _ in range(DIRECTIONS):
+            us = tuple(np.asarray(random.standard_normal(x.shape)) for x in self.points)
+            vs = [np.asarray(random.standard_normal(y.shape)) for y in self.outputs]
+            analytic = [
+                float(sum(np.sum(g * u) for g, u in zip(self.gradients(j, v), us)))
+                for j, v in enumerate(vs)
+            ]
+            best: list[_Mismatch | None] = [None] * len(vs)
+            for number, eps in enumerate(self.steps):
+                slopes = self.difference(points, us, eps)
+                for j, (v, slope) in enumerate(zip(vs, slopes)):
+                    numeric = float(np.sum(v * slope))
+                    excess = float(self._excess(np.asarray(analytic[j]), np.asarray(numeric)))
+                    old = best[j]
+                    if not number or (old is not None and excess < old.excess):
+                        element = f"a random direction of {len(points)} tensors"
+                        found = _Mismatch(j, points, element, analytic[j], numeric, excess, us, v)
+                        best[j] = found if excess > 0 else None
+                if not any(best):
+                    break
+            yield from filter(None, best)
+            if any(best):
+                return
+
     def _jacobians(self) -> Iterator[_Mismatch]:
-        numeric = {k: self._columns(k) for k in self.positions}
+        numeric = [self._columns(k) for k in range(len(self.points))]
         for j, y in enumerate(self.outputs):
             rows = [self.gradients(j, v) for v in _units(y.shape)]
-            for position, k in enumerate(self.positions):
-                analytic = np.array([row[position].reshape(-1) for row in rows])
+            for k, x in enumerate(self.points):
+                analytic = np.array([row[k].reshape(-1) for row in rows])
                 if not analytic.size:
                     continue
                 expected = numeric[k][j].reshape(-1, y.numel()).T
                 excess = self._excess(analytic, expected)
                 at = np.unravel_index(int(excess.argmax()), excess.shape)
                 if excess[at] > 0:
-                    v, u = _unit(y.shape, int(at[0])), _unit(self.inputs[k].shape, int(at[1]))
-                    element = f"output {j}{_place(v)}, input {k}{_place(u)}"
+                    v, u = _unit(y.shape, int(at[0])), _unit(x.shape, int(at[1]))
+                    element = f"output {j}{_place(v)}, {self.names[k]}{_place(u)}"
                     numbers = float(analytic[at]), float(expected[at]), float(excess[at])
-                    yield _Mismatch(j, k, element, *numbers, u, v)
+                    yield _Mismatch(j, (k,), element, *numbers, (u,), v)
 
     def _columns(self, k: int) -> list[Array]:
-        """For each output the differences along every element of an input, stacked."""
-        columns = [self.difference(k, u, self.eps) for u in _units(self.inputs[k].shape)]
+        """For each output the differences along every element of a point, stacked."""
+        units = _units(self.points[k].shape)
+        columns = [self.difference((k,), (u,), self.eps) for u in units]
         return [
             np.array([column[j] for column in columns]).reshape(len(columns), *y.shape)
             for j, y in enumerate(self.outputs)
@@ -268,32 +360,53 @@ class _Check:
         random = np.random.default_rng(0)
         for j, y in enumerate(self.outputs):
             v = np.asarray(random.standard_normal(y.shape))
-            for k, g in zip(self.positions, self.gradients(j, v)):
-                u = np.asarray(random.standard_normal(self.inputs[k].shape))
+            for k, g in enumerate(self.gradients(j, v)):
+                u = np.asarray(random.standard_normal(self.points[k].shape))
                 analytic = np.sum(g * u)
-                numeric = np.sum(v * self.difference(k, u, self.eps)[j])
+                numeric = np.sum(v * self.difference((k,), (u,), self.eps)[j])
                 excess = float(self._excess(analytic, numeric))
                 if excess > 0:
-                    element = f"a random projection of output {j} and input {k}"
-                    yield _Mismatch(j, k, element, float(analytic), float(numeric), excess, u, v)
+                    element = f"a random projection of output {j} and {self.names[k]}"
+                    numbers = float(analytic), float(numeric), excess
+                    yield _Mismatch(j, (k,), element, *numbers, (u,), v)
 
     def _error(self, worst: _Mismatch) -> GradientError:
         sweep = []
         for eps in SWEEP:
-            slope = np.sum(worst.v * self.difference(worst.input, worst.u, eps)[worst.output])
+            slope = np.sum(worst.v * self.difference(worst.points, worst.u, eps)[worst.output])
             sweep.append(f"eps {eps:g}: {slope:.10g}")
         what = "gradient" if self.name == "gradcheck" else "second derivative"
         y = self.outputs[worst.output]
+        rules = checked_rules(self.graph, [y.node])
+        behind = self.names[worst.points[0]] if len(worst.points) == 1 else "its parameters"
         return GradientError(
             self.name,
-            f"the {what} of output {worst.output} for input {worst.input} is wrong",
+            f"the {what} of output {worst.output} for {behind} is wrong",
             expect=f"{worst.numeric:.10g} by central differences with eps {self.eps:g}\n"
             + "\n".join(sweep),
             actual=f"{worst.analytic:.10g} by backward, the worst of all, at {worst.element}\n"
-            f"from {made_by(y.node)}",
-            hint="if the differences vary with eps, the function is not smooth at this point, or "
-            "a part of it is not float64",
+            f"from {made_by(y.node)}\n" + _blame(rules),
+            site=rules.wrong[0].site if rules.wrong else None,
+            hint=_hint(rules),
         )
+
+
+def _blame(rules: RuleTests) -> str:
+    """Which rules are wrong, in words."""
+    if rules.wrong:
+        return "\n".join(map(str, rules.wrong))
+    text = f"each of {rules.tested} rules agrees with differences of its op alone"
+    return "\n".join([text, *(f"not compared: {reason}" for reason in rules.untested)])
+
+
+def _hint(rules: RuleTests) -> str:
+    if rules.wrong:
+        count = len(rules.wrong)
+        return "mend the rule" if count == 1 else f"mend these {count} rules"
+    return (
+        "if the differences vary with eps, the function is not smooth at this point, or a part of "
+        "it is not float64; if not, a value is detached or leaves the graph (numpy(), item())"
+    )
 
 
 def _float64(x: Any) -> Array:
