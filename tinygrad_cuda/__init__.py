@@ -210,6 +210,7 @@ __all__ = [
     "embedding",
     "embedding_bag",
     "enable_grad",
+    "export_cuda",
     "feature_alpha_dropout",
     "feature_alpha_dropout_",
     "finfo",
@@ -371,6 +372,7 @@ _LATE_MODULES = (
 )  # fmt: skip
 _LATE_NAMES = {
     "kernel": "kernels.elementwise", "load": "utils.checkpoints", "save": "utils.checkpoints",
+    "export_cuda": "utils.cuda_export",
 }  # fmt: skip
 # PyTorch has these of nn.functional here too.
 _LATE_NAMES |= dict.fromkeys(
@@ -470,6 +472,7 @@ if TYPE_CHECKING:
         triplet_margin_loss,
     )
     from tinygrad_cuda.utils.checkpoints import load, save
+    from tinygrad_cuda.utils.cuda_export import export_cuda
 else:  # for a type checker an unknown name stays an error
 
     def __getattr__(name: str) -> object:

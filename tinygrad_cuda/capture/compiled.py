@@ -175,6 +175,20 @@ class Compiled:
             self._fast = fast_replay(program, given)
         return result
 
+    def again(self, args: tuple[Any, ...]) -> Any:
+        """A call by the program of its signature, each plan started by itself.
+
+        Raises:
+            Stale: there is no such program, or it does not fit any more.
+        """
+        with self._lock:
+            realize_all()
+            given = self._given(args, {})
+            programs = self._programs.get(given.key, [])
+            if given.history or not programs:
+                raise Stale("it has not been called with such arguments")
+            return self._replayed(given, programs[0], programs)
+
     def ready(self, args: tuple[Any, ...], options: dict[str, Any]) -> Ready | None:
         """A program that many calls like this one can repeat behind one another, if there is one.
 

@@ -147,6 +147,22 @@ class Machine(Protocol):
         ...
 
 
+class RunListener(Protocol):
+    """What is called before each run of a program starts."""
+
+    def run(
+        self,
+        executable: LoweredExecutable,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        arguments: Sequence[Number],
+    ) -> None:
+        """The memory and the numbers of a run, see `LoweredExecutable.start`."""
+        ...
+
+
+listeners: list[RunListener] = []
+
 CODES = 1 << 16  # a program has fewer checks than that
 NEVER = 1 << 62
 REPLAYS = 4  # graphs of a program, by which inputs they fetch
@@ -211,6 +227,7 @@ class LoweredExecutable:
         self.numbers = ArgumentBuffer(self.launches)
         for value, number in self.numbers.table.items():
             sources[value] = len(values) + 2, WORD * number
+        self.sources = sources
         self.frame = LaunchParams(self.launches, sources, len(values) + 3, self.machine.tensor_map)
         # Where they are, and what has been sent there.
         self.number_memory: Any = None
@@ -248,6 +265,8 @@ class LoweredExecutable:
         self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
     ) -> None:
         """Runs it with outputs in memory that was chosen outside."""
+        for listener in listeners:
+            listener.run(self, inputs, results, arguments)
         codes, arguments = self.coded(arguments) if self.codes else ((), arguments)
         numbers = self.numbers.packed(arguments)
         self.runs += 1
