@@ -37,14 +37,14 @@ def _mask(rng: np.random.Generator, kind: str, shape: tuple[int, ...], dtype: An
 
 
 def _one(
-    x: Array, y: Array, z: Array, mask: Array, kept: Array, causal: bool, scale: float,
+    x: Array, y: Array, z: Array, mask: Array, keep_mask: Array, causal: bool, scale: float,
     dropout: float,
 ) -> Any:  # fmt: skip
     """A query at a time."""
     x, y, z = (a.astype(np.float64) for a in (x, y, z))
     out, sums = np.zeros((*x.shape[:-1], z.shape[-1])), np.full(x.shape[:-1], -np.inf)
     wide = np.broadcast_to(mask, (*x.shape[:-1], y.shape[-2]))
-    factors = np.broadcast_to(kept / (1 - dropout), wide.shape)
+    factors = np.broadcast_to(keep_mask / (1 - dropout), wide.shape)
     for at in np.ndindex(x.shape[:-1]):
         scores = y[at[:-1]] @ x[at] * scale
         shown = np.arange(len(scores)) <= at[-1] if causal else np.ones(len(scores), bool)
@@ -73,9 +73,9 @@ def samples() -> Iterator[Sample]:
             mask = _mask(rng, kind, (*batch, queries, keys), dtype.numpy)
             smooth = dtype is dtypes.float64 and kind != "bool"  # a hidden row has no logarithm
             dropout = 0.25 * (number % 2)
-            kept = rng.random((*batch, queries, keys)) >= dropout
+            keep_mask = rng.random((*batch, queries, keys)) >= dropout
             how = {"causal": causal, "scale": 0.7, "dropout": dropout}
-            sources = (*map(view, arrays), plain(mask), plain(kept))
+            sources = (*map(view, arrays), plain(mask), plain(keep_mask))
             yield Sample(
                 attention, label, sources, how, build=_results, differentiate=smooth,
                 expected=_expected if dtype is not dtypes.bfloat16 else None, loose=4,
@@ -101,10 +101,10 @@ def _expected(*arrays: Array, **how: Any) -> Any:
 
 def _expected_gradients(g: Array, *arrays: Array, **how: Any) -> Any:
     """From the weights of each query: ``dS = P (dP - sum of P dP)``."""
-    q, k, v, mask, kept = arrays
+    q, k, v, mask, keep_mask = arrays
     one = np.broadcast_to(np.eye(k.shape[-2]), (*k.shape[:-2], *2 * k.shape[-2:-1]))
-    weights, _ = _one(q, k, one, mask, np.ones_like(kept), **{**how, "dropout": 0.0})
-    factors = kept / (1 - how["dropout"])
+    weights, _ = _one(q, k, one, mask, np.ones_like(keep_mask), **{**how, "dropout": 0.0})
+    factors = keep_mask / (1 - how["dropout"])
     slopes = g @ np.swapaxes(v, -1, -2) * factors
     slopes = weights * (slopes - (weights * slopes).sum(-1, keepdims=True)) * how["scale"]
     return slopes @ k, np.swapaxes(slopes, -1, -2) @ q, np.swapaxes(weights * factors, -1, -2) @ g
@@ -115,16 +115,16 @@ def _wide(dtype: Any) -> Any:
 
 
 def _gradients(
-    g: Node, q: Node, k: Node, v: Node, mask: Node, kept: Node, **how: Any
+    g: Node, q: Node, k: Node, v: Node, mask: Node, keep_mask: Node, **how: Any
 ) -> tuple[Node, ...]:
     """With the rows' sums as `attention` gives them."""
     from tinygrad_cuda.graph.ops import elementwise as ew
     from tinygrad_cuda.graph.ops import reduction as rd
     from tinygrad_cuda.graph.ops.movement import reshape
 
-    node = attention(q, k, v, mask, kept, **how)
+    node = attention(q, k, v, mask, keep_mask, **how)
     out, logsumexp = output(node, index=0), output(node, index=1)
     wide = [ew.cast(x, dtype=logsumexp.dtype) for x in (g, out)]
     delta = reshape(rd.sum(ew.mul(*wide), axes=(len(g.shape) - 1,)), shape=g.shape[:-1])
-    whole = attention_backward(g, q, k, v, logsumexp, delta, mask, kept, **how)
+    whole = attention_backward(g, q, k, v, logsumexp, delta, mask, keep_mask, **how)
     return tuple(output(whole, index=index) for index in range(3))

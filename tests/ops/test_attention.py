@@ -578,12 +578,12 @@ def test_kernels_that_draw_numbers_do_not_spill(arch: str, width: int) -> None:
     batch, shape = Batch(tc.device("emu")), (200, 300, width)
     q, k, v, g = (batch.input(np.zeros(shape, bfloat16.numpy)) for _ in range(4))
     drawn = random_uniform.leaf((*shape[:2], shape[1]), float32, batch.device, seed=1, number=2)
-    kept = ew.lt(drawn, full_like(drawn, 0.7))
+    keep_mask = ew.lt(drawn, full_like(drawn, 0.7))
     how = {"causal": True, "scale": 0.1, "dropout": 0.3}
     rows = [batch.input(np.zeros(shape[:2], np.float32)) for _ in range(2)]
     nodes = (
-        attention(q, k, v, no_mask(q), kept, **how),
-        attention_backward(g, q, k, v, *rows, no_mask(q), kept, **how),
+        attention(q, k, v, no_mask(q), keep_mask, **how),
+        attention_backward(g, q, k, v, *rows, no_mask(q), keep_mask, **how),
     )
     batch.want("one", [output(x, index=i) for x in nodes for i in range(len(x.outputs))])
     made = lower.lower(batch.program(), target_of(arch))

@@ -149,16 +149,16 @@ def test_operands_that_are_views_or_computed(batch: Batch, precision: str) -> No
 def test_dropped_weights(batch: Batch, precision: str) -> None:
     """The backward kernels take the same ones as the forward kernel."""
     one, how = problem((2,), (37, 45, 32, 48)), {"causal": True, "scale": 0.2, "dropout": 0.3}
-    kept = np.random.default_rng(5).random((2, 37, 45)) < 0.7
+    keep_mask = np.random.default_rng(5).random((2, 37, 45)) < 0.7
     q, k, v, g = map(batch.input, one.arrays)
-    masks = no_mask(q), batch.input(kept)
+    masks = no_mask(q), batch.input(keep_mask)
     both = attention(q, k, v, *masks, **how)
     out, logsumexp = (output(both, index=index) for index in range(2))
     delta = row_sum(ew.mul(g, out))
     back = attention_backward(g, q, k, v, logsumexp, delta, *masks, **how)
     batch.want("one", [out, logsumexp, *(output(back, index=index) for index in range(3))])
     q, k, v, g = (array.astype(np.float64) for array in one.arrays)
-    arrays = q, k, v, np.ones((1, 1, 1), bool), kept
+    arrays = q, k, v, np.ones((1, 1, 1), bool), keep_mask
     value, sums = attention.numpy(*arrays, **how)
     rows = sums, (g * value).sum(-1)
     want = value, sums, *attention_backward.numpy(g, q, k, v, *rows, *arrays[3:], **how)

@@ -264,7 +264,7 @@ def normal_node(
     return ops.random_normal.leaf(shape, dtype, device, **numbered(generator))
 
 
-def keep_mask(like: Node, probability: float, generator: Generator | None = None) -> Node:
+def draw_keep_mask(like: Node, probability: float, generator: Generator | None = None) -> Node:
     """A bool node that is true with `probability`: a dropout mask, never stored."""
     drawn = uniform_node(like.shape, float32, like.device, generator)
     return elementwise.lt(drawn, common.full_like(drawn, probability))

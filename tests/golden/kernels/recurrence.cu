@@ -2,7 +2,7 @@
 //   output.
 // Stores output (35, 64, 650) float32; output (35, 64, 2600) float32; output (35, 64, 650) float32.
 // Grid 130 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_9601f9ce06,
+TGC_STAGE(recurrence_lstm_01be5e329d,
   unsigned long long* words0;
   const float* in0;
   float* out0;
@@ -98,11 +98,11 @@ TGC_STAGE(recurrence_lstm_9601f9ce06,
     for (int i = 0; i < 4; i++)
 #pragma unroll
       for (int j = 0; j < 5; j++) {
-        const float given = half ? sum[i][j] : sum[i + 8 / 2][j];
-        const float kept = half ? sum[i + 8 / 2][j] : sum[i][j];
+        const float sent = half ? sum[i][j] : sum[i + 8 / 2][j];
+        const float own_sum = half ? sum[i + 8 / 2][j] : sum[i][j];
         const int row = (i + half * 4) * 2 + own_row;
         own_stage[row * 44 + j * 8 + own_column] =
-            kept + __shfl_xor_sync(0xffffffffu, given, 16);
+            own_sum + __shfl_xor_sync(0xffffffffu, sent, 16);
       }
     __syncthreads();
   };
@@ -190,7 +190,7 @@ TGC_STAGE(recurrence_lstm_9601f9ce06,
 //   output.
 // Stores output (35, 64, 2600) float32.
 // Grid 132 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_backward_61c3b16bf6,
+TGC_STAGE(recurrence_lstm_backward_442e363262,
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -296,11 +296,11 @@ TGC_STAGE(recurrence_lstm_backward_61c3b16bf6,
     for (int i = 0; i < 2; i++)
 #pragma unroll
       for (int j = 0; j < 5; j++) {
-        const float given = half ? sum[i][j] : sum[i + 4 / 2][j];
-        const float kept = half ? sum[i + 4 / 2][j] : sum[i][j];
+        const float sent = half ? sum[i][j] : sum[i + 4 / 2][j];
+        const float own_sum = half ? sum[i + 4 / 2][j] : sum[i][j];
         const int row = (i + half * 2) * 4 + own_row;
         own_stage[row * 20 + j * 4 + own_column] =
-            kept + __shfl_xor_sync(0xffffffffu, given, 16);
+            own_sum + __shfl_xor_sync(0xffffffffu, sent, 16);
       }
     __syncthreads();
   };

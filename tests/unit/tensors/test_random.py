@@ -10,7 +10,7 @@ import scipy.stats
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.graph.ops import philox
-from tinygrad_cuda.tensors.random import keep_mask
+from tinygrad_cuda.tensors.random import draw_keep_mask
 
 
 def test_seed_repeats_the_stream() -> None:
@@ -182,7 +182,7 @@ def test_mask_is_the_same_in_backward() -> None:
 def _wrapped_mask(x: tc.Tensor) -> tc.Tensor:
     from tinygrad_cuda.tensors.base import wrap
 
-    return wrap(keep_mask(x.node, 0.5))
+    return wrap(draw_keep_mask(x.node, 0.5))
 
 
 def test_integers_are_refused() -> None:

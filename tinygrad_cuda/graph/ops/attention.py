@@ -60,15 +60,15 @@ def summing(dtype: DType) -> DType:
 
 
 def _infer(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    q, k, v, mask, kept = sources
+    q, k, v, mask, keep_mask = sources
     require_dtype(op.name, q, "float")
-    _check_operands(op, q, k, v, mask, kept)
+    _check_operands(op, q, k, v, mask, keep_mask)
     return (((*q.shape[:-1], v.shape[-1]), q.dtype), (q.shape[:-1], summing(q.dtype)))
 
 
 def _infer_backward(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    g, q, k, v, logsumexp, delta, mask, kept = sources
-    _check_operands(op, q, k, v, mask, kept)
+    g, q, k, v, logsumexp, delta, mask, keep_mask = sources
+    _check_operands(op, q, k, v, mask, keep_mask)
     rows = q.shape[:-1], summing(q.dtype)
     given = (g.outputs[0], logsumexp.outputs[0], delta.outputs[0])
     expected = ((*q.shape[:-1], v.shape[-1]), q.dtype), rows, rows
@@ -80,7 +80,7 @@ def _infer_backward(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any
     return q.outputs[0], k.outputs[0], v.outputs[0]
 
 
-def _check_operands(op: Op, q: Node, k: Node, v: Node, mask: Node, kept: Node) -> None:
+def _check_operands(op: Op, q: Node, k: Node, v: Node, mask: Node, keep_mask: Node) -> None:
     if not q.dtype is k.dtype is v.dtype:
         raise DTypeError(
             op.name, "operands have different dtypes", expect=q.dtype.name,
@@ -93,24 +93,24 @@ def _check_operands(op: Op, q: Node, k: Node, v: Node, mask: Node, kept: Node) -
             actual=f"{q.shape}, {k.shape}, {v.shape}",
         )  # fmt: skip
     scores = (*q.shape[:-1], k.shape[-2])
-    for name, node in (("the mask does", mask), ("kept weights do", kept)):
+    for name, node in (("the mask does", mask), ("the keep mask does", keep_mask)):
         spread = len(node.shape) == len(scores)
         if not spread or any(a not in (1, b) for a, b in zip(node.shape, scores)):
             raise ShapeError(
                 op.name, f"{name} not fit the scores", expect=f"{scores}, or sizes of 1",
                 actual=str(node.shape),
             )  # fmt: skip
-    if kept.dtype is not bool_:
+    if keep_mask.dtype is not bool_:
         raise DTypeError(
-            op.name, "kept weights are no booleans", expect="bool", actual=kept.dtype.name
+            op.name, "the keep mask is not boolean", expect="bool", actual=keep_mask.dtype.name
         )
 
 
 # NumPy --------------------------------------------------------------------------------------------
 
 
-def kept_factor(dropout: float) -> float:
-    """What weights that are not dropped are multiplied by."""
+def dropout_scale(dropout: float) -> float:
+    """What dropout multiplies the remaining weights by: 1 / (1 - p)."""
     return 1 / (1 - dropout) if dropout < 1 else 1.0
 
 
@@ -134,8 +134,8 @@ def _powers(scores: Array, largest: Array) -> Array:
 
 
 def _attention(
-    q: Array, k: Array, v: Array, mask: Array, kept: Array = ALL, *, causal: bool, scale: float,
-    dropout: float = 0.0,
+    q: Array, k: Array, v: Array, mask: Array, keep_mask: Array = ALL, *, causal: bool,
+    scale: float, dropout: float = 0.0,
 ) -> tuple[Array, Array]:  # fmt: skip
     high, low = wide(q.dtype), q.dtype
     scores = _scores(q.astype(high), k.astype(high), mask, causal, scale)
@@ -145,20 +145,20 @@ def _attention(
     with np.errstate(divide="ignore"):
         logsumexp = np.where(np.isneginf(largest), largest, largest + np.log(total))
     divisor = np.where(np.isneginf(largest), 1, total)[..., None]
-    shares = np.where(kept, powers / divisor * kept_factor(dropout), 0).astype(high)
+    shares = np.where(keep_mask, powers / divisor * dropout_scale(dropout), 0).astype(high)
     out = shares @ v.astype(high)
     return out.astype(low), logsumexp.astype(high)
 
 
 def _attention_backward(
     g: Array, q: Array, k: Array, v: Array, logsumexp: Array, delta: Array, mask: Array,
-    kept: Array = ALL, *, causal: bool, scale: float, dropout: float = 0.0,
+    keep_mask: Array = ALL, *, causal: bool, scale: float, dropout: float = 0.0,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     high, low = wide(q.dtype), q.dtype
     g, q, k, v = (x.astype(high) for x in (g, q, k, v))
     shares = _powers(_scores(q, k, mask, causal, scale), logsumexp)
     factor = np.asarray(scale, high)
-    weights = np.where(kept, np.asarray(kept_factor(dropout), high), 0)  # of shares
+    weights = np.where(keep_mask, np.asarray(dropout_scale(dropout), high), 0)  # of shares
     with np.errstate(invalid="ignore"):
         by_share = g @ np.swapaxes(v, -1, -2) * weights
         scores = shares * (by_share - delta[..., None]) * factor
@@ -212,17 +212,18 @@ def _score_nodes(q: Node, k: Node, mask: Node, causal: bool, scale: float) -> No
     return _masked(_times(matmul(q, transpose(k)), scale), mask, causal)
 
 
-def _kept_only(shares: Node, kept: Node, dropout: float) -> Node:
-    """The shares that are not dropped, multiplied by what keeps their expected value."""
+def _apply_dropout(shares: Node, keep_mask: Node, dropout: float) -> Node:
+    """The shares where the keep mask is True, scaled to keep their expected value; else 0."""
     if not dropout:
         return shares
-    spread = mv.expand(kept, shape=shares.shape)
-    return ew.where(spread, _times(shares, kept_factor(dropout)), full_like(shares, 0))
+    spread = mv.expand(keep_mask, shape=shares.shape)
+    return ew.where(spread, _times(shares, dropout_scale(dropout)), full_like(shares, 0))
 
 
 def _forward_nodes(
-    q: Node, k: Node, v: Node, mask: Node, kept: Node, causal: bool, scale: float, dropout: float
-) -> tuple[Node, ...]:
+    q: Node, k: Node, v: Node, mask: Node, keep_mask: Node, causal: bool, scale: float,
+    dropout: float,
+) -> tuple[Node, ...]:  # fmt: skip
     """What the results of `attention` are, as other rows make them."""
     high = _widened(q, k, v)
     scores = _score_nodes(high[0], high[1], mask, causal, scale)
@@ -233,7 +234,7 @@ def _forward_nodes(
     powers = ew.exp(ew.sub(scores, _rows(shift, scores.shape)))
     total = row_sum(powers)
     divisor = ew.where(hidden, full_like(total, 1), total)
-    shares = _kept_only(ew.div(powers, _rows(divisor, scores.shape)), kept, dropout)
+    shares = _apply_dropout(ew.div(powers, _rows(divisor, scores.shape)), keep_mask, dropout)
     out = ew.cast(matmul(shares, high[2]), dtype=q.dtype)
     return out, ew.add(shift, ew.log(total))
 
@@ -243,27 +244,27 @@ class _GradientNodes:
 
     Attributes:
         shares: the probabilities, from the rows' logarithms.
-        dropped: those that are kept, multiplied as they were.
+        dropped: the shares after dropout.
         moved: the gradient of the loss by a share, less its mean over the row.
         scores: the gradient by a score.
     """
 
     def __init__(self, sources: Sequence[Node], causal: bool, scale: float, dropout: float) -> None:
-        g, q, k, v, logsumexp, delta, mask, self.kept = sources
+        g, q, k, v, logsumexp, delta, mask, self.keep_mask = sources
         self.scale, self.dropout = scale, dropout
         self.g, self.q, self.k, self.v = _widened(g, q, k, v)
         scores = _score_nodes(self.q, self.k, mask, causal, scale)
         hidden = ew.eq(logsumexp, full_like(logsumexp, -float("inf")))
         shift = ew.where(hidden, full_like(logsumexp, 0), logsumexp)
         self.shares = ew.exp(ew.sub(scores, _rows(shift, scores.shape)))
-        self.dropped = self.kept_only(self.shares)
-        by_share = self.kept_only(matmul(self.g, transpose(self.v)))
+        self.dropped = self.apply_dropout(self.shares)
+        by_share = self.apply_dropout(matmul(self.g, transpose(self.v)))
         self.moved = ew.sub(by_share, _rows(delta, scores.shape))
         self.scores = ew.mul(self.shares, self.moved)
 
-    def kept_only(self, matrix: Node) -> Node:
-        """Elements of a matrix as large as the scores, where weights were kept."""
-        return _kept_only(matrix, self.kept, self.dropout)
+    def apply_dropout(self, matrix: Node) -> Node:
+        """Dropout of a matrix as large as the scores, with the mask of the weights."""
+        return _apply_dropout(matrix, self.keep_mask, self.dropout)
 
     def results(self, dtype: DType) -> tuple[Node, ...]:
         """The gradients by queries, keys and values."""
@@ -296,10 +297,10 @@ class _SecondOrderNodes(_GradientNodes):
         self.by_scores = ew.add(
             matmul(self.a, transpose(self.k)), matmul(self.q, transpose(self.b))
         )
-        by_shares = self.kept_only(matmul(self.g, transpose(self.e)))
+        by_shares = self.apply_dropout(matmul(self.g, transpose(self.e)))
         by_shares = ew.add(by_shares, ew.mul(self.by_scores, self.moved))
         self.by_moved = ew.mul(self.by_scores, self.shares)
-        self.by_products = self.kept_only(self.by_moved)
+        self.by_products = self.apply_dropout(self.by_moved)
         self.through = ew.mul(by_shares, self.shares)
 
     def cotangent(self, name: str) -> Node:
@@ -324,8 +325,8 @@ def as_nodes(node: Node) -> tuple[Node, ...]:
     """The results of a row as the composition that it stands for."""
     how = node.attributes
     if node.op is attention:
-        q, k, v, mask, kept = node.sources
-        return _forward_nodes(q, k, v, mask, kept, **how)
+        q, k, v, mask, keep_mask = node.sources
+        return _forward_nodes(q, k, v, mask, keep_mask, **how)
     return _GradientNodes(node.sources, **how).results(node.dtype)
 
 
@@ -343,10 +344,11 @@ def _of_results(index: int) -> Callable[..., Node]:
     """The rule of a query, key or value: a result of `attention_backward`."""
 
     def rule(
-        gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, kept: Node, **how: Any
-    ) -> Node:
+        gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, keep_mask: Node,
+        **how: Any,
+    ) -> Node:  # fmt: skip
         given = _cotangents(gs, out)
-        sources = (given[0], q, k, v, *given[1:], mask, kept)
+        sources = (given[0], q, k, v, *given[1:], mask, keep_mask)
         return output(attention_backward(*sources, **how), index=index)
 
     return rule
@@ -363,17 +365,17 @@ def _cotangents(gs: Cotangents, out: Node) -> tuple[Node, Node, Node]:
 
 
 def _of_mask(
-    gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, kept: Node, **how: Any
+    gs: Cotangents, out: Node, q: Node, k: Node, v: Node, mask: Node, keep_mask: Node, **how: Any
 ) -> Node | None:
     """That of numbers that are added to the scores; it is as large as they are."""
     if mask.dtype is bool_:
         return None
     g, logsumexp, delta = _cotangents(gs, out)
-    parts = _GradientNodes((g, q, k, v, logsumexp, delta, mask, kept), **how)
+    parts = _GradientNodes((g, q, k, v, logsumexp, delta, mask, keep_mask), **how)
     return ew.cast(_summed_to(parts.scores, mask.shape), dtype=mask.dtype)
 
 
-_SOURCES = ("g", "q", "k", "v", "logsumexp", "delta", "mask", "kept")
+_SOURCES = ("g", "q", "k", "v", "logsumexp", "delta", "mask", "keep_mask")
 
 
 def _of_source(name: str) -> Callable[..., Node | None]:
@@ -404,7 +406,7 @@ def _batched(row: Callable[[], Op]) -> Callable[..., Node]:
 
 
 class AttentionOp(Op):
-    """A row whose last source, the weights that dropout keeps, may be left out: it keeps all.
+    """A row whose last source, the keep mask of dropout, may be left out: then nothing is dropped.
 
     Attributes:
         count: of its sources.
@@ -423,7 +425,7 @@ class AttentionOp(Op):
 
 
 # q (*, L, E), k (*, S, E), v (*, S, V), mask (*, L, S) or sizes of 1: bool, True where a key is
-# seen, or numbers that are added; kept, as large: bool, True where a weight is not dropped ->
+# seen, or numbers that are added; keep_mask, as large: bool, True where a weight is not dropped ->
 #   dropped(softmax(q k.T * scale, masked)) v (*, L, V), and log(sum(exp(scores))) (*, L)
 # `causal`: a query sees keys up to its own position. A query that sees no key gives 0 and -inf.
 # `dropout`: the probability p with which weights are dropped; others are divided by 1 - p.

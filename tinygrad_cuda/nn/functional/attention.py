@@ -18,7 +18,7 @@ from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange, zeros
 from tinygrad_cuda.tensors.layout import fresh
 from tinygrad_cuda.tensors.opmath import rounded_once
-from tinygrad_cuda.tensors.random import keep_mask
+from tinygrad_cuda.tensors.random import draw_keep_mask
 from tinygrad_cuda.tensors.reductions import masked_softmax
 from tinygrad_cuda.tensors.shaping import broadcast_shapes, cat
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -80,16 +80,16 @@ def _attend(
     seen = no_mask(q)
     if mask is not None:
         seen = mask.reshape(*(1,) * (len(batch) + 2 - mask.ndim), *mask.shape).node
-    kept = no_mask(q)
+    keep_mask = no_mask(q)
     if dropout_p:
         if not 0.0 <= dropout_p <= 1.0:
             raise ArgumentError(
                 "dropout", "p is no probability", expect="0 <= p <= 1", actual=str(dropout_p)
             )
         scores = full(0.0, (*q.shape[:-1], k.shape[-2]), q, float32)
-        kept = keep_mask(scores, 1.0 - dropout_p)
+        keep_mask = draw_keep_mask(scores, 1.0 - dropout_p)
     how = {"causal": causal, "scale": _factor(query, scale), "dropout": float(dropout_p)}
-    return wrap(output(attention(q, k, v, seen, kept, **how), index=0))
+    return wrap(output(attention(q, k, v, seen, keep_mask, **how), index=0))
 
 
 def _factor(query: Tensor, scale: float | None) -> float:

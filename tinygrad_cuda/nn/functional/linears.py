@@ -11,7 +11,7 @@ from tinygrad_cuda.tensors.autocast import in_half
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.layout import strides_like
-from tinygrad_cuda.tensors.random import keep_mask
+from tinygrad_cuda.tensors.random import draw_keep_mask
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
@@ -75,7 +75,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise ArgumentError("dropout", "p is no probability", expect="0 <= p <= 1", actual=str(p))
     if not training or p == 0.0:
         return input
-    mask = wrap(keep_mask(input.node, 1.0 - p))
+    mask = wrap(draw_keep_mask(input.node, 1.0 - p))
     scaled = input * (1.0 / (1.0 - p)) if p < 1.0 else input
     dropped = where(mask, scaled, 0.0)
     if inplace:

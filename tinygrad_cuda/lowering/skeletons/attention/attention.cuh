@@ -125,10 +125,10 @@ for (int i = 0; i < @groups@; i++)
     for (int q = 0; q < 4; q++) {
       const int @row@ = @row_tile@ + row_first + i * 16 + q / 2 * 8 + lane / 4;
       const int @column@ = @column_tile@ + j * 8 + lane % 4 * 2 + q % 2;
-      bool kept = false;
+      bool keep = false;
       if (@in_bounds@) {
         @load@
-        kept = @value@;
+        keep = @value@;
       }
       @apply@
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.ops.attention import attention, kept_factor, placements_of
+from tinygrad_cuda.graph.ops.attention import attention, dropout_scale, placements_of
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
@@ -77,10 +77,10 @@ class AttentionText:
         self.row, self.column = ("key", "query") if by_keys else ("query", "key")
         sources = self.node.sources
         if self.node.op is attention:
-            self.q, self.k, self.v, self.mask, self.kept = sources
+            self.q, self.k, self.v, self.mask, self.keep_mask = sources
         else:
             self.g, self.q, self.k, self.v, self.logsumexp, self.delta, *masks = sources
-            self.mask, self.kept = masks
+            self.mask, self.keep_mask = masks
         self.batch_shape = self.q.shape[:-2]
         self.batch = ix.variable("batch", part.batches)
         self.unit = UNITS[self.node.dtype.name]
@@ -447,12 +447,12 @@ class AttentionText:
     # Dropout
 
     @property
-    def _kept_factor(self) -> float:
-        """What weights that are not dropped are multiplied by; 1 without dropout."""
-        return kept_factor(self.node.attributes["dropout"])
+    def _dropout_scale(self) -> float:
+        """What dropout multiplies the remaining weights by; 1 without dropout."""
+        return dropout_scale(self.node.attributes["dropout"])
 
     def _dropped(self, apply: str) -> str:
-        """A statement for each score, with whether its weight is `kept`; nothing without dropout.
+        """A statement for each score, given `keep`, its keep mask; nothing without dropout.
 
         A row of Philox's numbers is made again from the score's position, as for the mask of
         `dropout`.
@@ -467,7 +467,7 @@ class AttentionText:
             column_tile="column_first",
             in_bounds=f"query < {self.q.shape[-2]} && key < {self.k.shape[-2]}",
             apply=apply,
-            **self._at_score(self.kept),
+            **self._at_score(self.keep_mask),
         )
 
     def _at_score(self, node: Node) -> dict[str, object]:
@@ -496,7 +496,7 @@ class AttentionText:
             "values",
             width=width,
             nothing="NAN" if self._unmasked else "0.0f",  # 0 / 0
-            factor=f"{self._kept_factor!r}f",
+            factor=f"{self._dropout_scale!r}f",
             store_rows=self._store_logarithm(),
         )
 
@@ -548,7 +548,7 @@ class AttentionText:
             "shares_of_rows",
             power=self._power("shift[i][q / 2]"),
             products=self._products("share", g, values, stride(e), e),
-            dropped=self._dropped(self._kept_shares),
+            dropped=self._dropped(self._dropped_gradient),
             combine=self._combine("by_query", "share", "held", d),
         )
         declare = f"float by_query[{self.tile.groups}][{d // 8}][4] = {{}};"
@@ -587,7 +587,7 @@ class AttentionText:
         if 1 in results:
             stores.append(self._store(1, "by_key", "smem", pitch, self._factor))
         if 2 in results:
-            stores.append(self._store(2, "by_value", *second, f"{self._kept_factor!r}f"))
+            stores.append(self._store(2, "by_value", *second, f"{self._dropout_scale!r}f"))
         names = {1: "by_key", 2: "by_value"}
         declare = [
             f"float {names[index]}[{self.tile.groups}][{width // 8}][4] = {{}};"
@@ -597,16 +597,16 @@ class AttentionText:
         return ["\n".join(declare), loop, DONE, *stores]
 
     @property
-    def _kept_shares(self) -> str:
-        """The gradient by a share passes where its weight was kept."""
-        return f"share[i][j][q] = kept ? share[i][j][q] * {self._kept_factor!r}f : 0.0f;"
+    def _dropped_gradient(self) -> str:
+        """The gradient by a share passes where the keep mask is True."""
+        return f"share[i][j][q] = keep ? share[i][j][q] * {self._dropout_scale!r}f : 0.0f;"
 
     @property
     def _by_share(self) -> str:
         """The gradient by a score from its power, which has a sign where the weight is dropped."""
         if not self.node.attributes["dropout"]:
             return "score[i][j][q] * (share[i][j][q] - delta)"
-        factor = f"{self._kept_factor!r}f"
+        factor = f"{self._dropout_scale!r}f"
         return (
             f"fabsf(score[i][j][q]) * "
             f"((tgc_is_marked(score[i][j][q]) ? 0.0f : share[i][j][q] * {factor}) - delta)"
@@ -641,7 +641,7 @@ class AttentionText:
         )
 
 
-ZEROED = "if (!kept) score[i][j][q] = 0.0f;"
-MARKED = "score[i][j][q] = kept ? fabsf(score[i][j][q]) : -fabsf(score[i][j][q]);"
+ZEROED = "if (!keep) score[i][j][q] = 0.0f;"
+MARKED = "score[i][j][q] = keep ? fabsf(score[i][j][q]) : -fabsf(score[i][j][q]);"
 # Copies of rows may still be in flight where no column is seen, and so no barrier was passed.
 DONE = "tgc_copy_wait<0>();\n__syncthreads();"

@@ -197,7 +197,7 @@ class TmaText(WarpgroupText):
             "results",
             extent=self.part.rows,
             nothing="NAN" if self._unmasked else "0.0f",  # 0 / 0
-            factor=f"{self._kept_factor!r}f",
+            factor=f"{self._dropout_scale!r}f",
             logarithm=logarithm,
             values=values,
         )
@@ -346,7 +346,7 @@ class TmaGradientText(TmaText):
     def _results(self) -> str:
         d, e = self.q.shape[-1], self.v.shape[-1]
         sums = {0: ("by_query", d, self._factor), 1: ("by_key", d, self._factor)}
-        sums[2] = ("by_value", e, f"{self._kept_factor!r}f")
+        sums[2] = ("by_value", e, f"{self._dropout_scale!r}f")
         stores = []
         for index in self.part.results:
             name, width, factor = sums[index]

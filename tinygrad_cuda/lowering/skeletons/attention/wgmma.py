@@ -96,7 +96,7 @@ class WarpgroupText(AttentionText):
         return self._text(
             "shares_of_rows",
             power=self._power("shift[i][q / 2]"),
-            dropped=self._dropped(self._kept_shares),
+            dropped=self._dropped(self._dropped_gradient),
             packed=self._packed("moved", "share"),
             combine=self._combine("by_query", "moved", "columns_0 + turn + step * 128", d),
         )
@@ -136,5 +136,5 @@ class WarpgroupText(AttentionText):
             self._gradient_loop(use),
             DONE,
             self._store(1, "by_key", "smem", stride(d), self._factor),
-            self._store(2, "by_value", behind, stride(e), f"{self._kept_factor!r}f"),
+            self._store(2, "by_value", behind, stride(e), f"{self._dropout_scale!r}f"),
         ]

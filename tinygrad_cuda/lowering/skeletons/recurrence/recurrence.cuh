@@ -279,11 +279,11 @@ for (int i = 0; i < @lane_rows@; i++)
 for (int i = 0; i < @lane_rows@ / 2; i++)
 #pragma unroll
   for (int j = 0; j < @lane_columns@; j++) {
-    const float given = half ? sum[i][j] : sum[i + @lane_rows@ / 2][j];
-    const float kept = half ? sum[i + @lane_rows@ / 2][j] : sum[i][j];
+    const float sent = half ? sum[i][j] : sum[i + @lane_rows@ / 2][j];
+    const float own_sum = half ? sum[i + @lane_rows@ / 2][j] : sum[i][j];
     const int row = (i + half * (@lane_rows@ / 2)) * @row_lanes@ + own_row;
     own_stage[row * @sum_pitch@ + j * @column_lanes@ + own_column] =
-        kept + __shfl_xor_sync(0xffffffffu, given, 16);
+        own_sum + __shfl_xor_sync(0xffffffffu, sent, 16);
   }
 //@ multiply_mma
 __syncthreads();
