@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.movement import MovementOp
 from tinygrad_cuda.graph.program import Argument
@@ -46,13 +48,43 @@ class _Reading:
 
 def moved(node: Node, at: Coordinates, symbol: Symbols) -> tuple[Coordinates, Guard | bool, Any]:
     """The source's coordinates, when they are valid, and the value where they are not."""
-    op, shape = node.op, node.sources[0].shape
+    op, shape, attributes = node.op, node.sources[0].shape, node.attributes
     assert isinstance(op, MovementOp), node
-    fill = node.attributes.get("value", 0)
+    fill = attributes.get("value", 0)
     if op.fills and not prod(shape):
         return at, False, fill
+    if any(map(_varies, attributes.values())):
+        return *_rewritten(op, shape, attributes, at, symbol), fill
+    # What fills is no part of the key, in which -0.0 and 0.0 would be equal.
+    rest = tuple((name, value) for name, value in attributes.items() if name != "value")
+    return *_rewritten_once(op, shape, rest, "value" in attributes, at), fill
+
+
+def _varies(value: Any) -> bool:
+    """Whether an attribute has a number that runs may change."""
+    return isinstance(value, Argument) or (isinstance(value, tuple) and any(map(_varies, value)))
+
+
+def _rewritten(
+    op: MovementOp, shape: Shape, attributes: Mapping[str, Any], at: Coordinates, symbol: Symbols
+) -> tuple[Coordinates, Guard | bool]:
+    """The coordinates in a source of this shape, and when they are valid."""
     reading = _Reading(symbol)
-    coordinates = op.cuda(at, reading, shape, **node.attributes)
+    coordinates = op.cuda(at, reading, shape, **attributes)
     inner = (c if isinstance(c, Index) else ix.constant(c) for c in coordinates)
     guard = ix.all_of(reading.conditions)
-    return tuple(c.within(0, size - 1) for c, size in zip(inner, shape, strict=True)), guard, fill
+    return tuple(c.within(0, size - 1) for c, size in zip(inner, shape, strict=True)), guard
+
+
+@lru_cache(maxsize=1 << 13)
+def _rewritten_once(
+    op: MovementOp, shape: Shape, attributes: tuple[tuple[str, Any], ...], fills: bool,
+    at: Coordinates,
+) -> tuple[Coordinates, Guard | bool]:  # fmt: skip
+    """The same without numbers that vary: repeated layers have the same."""
+    values = {**dict(attributes), **({"value": 0} if fills else {})}
+    return _rewritten(op, shape, values, at, _no_symbol)
+
+
+def _no_symbol(argument: Argument, low: int, high: int) -> Index:
+    raise AssertionError(f"{argument} was no attribute")

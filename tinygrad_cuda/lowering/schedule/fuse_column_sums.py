@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.schedule.operands import needs_other_rows, operands, reaches
@@ -70,9 +70,11 @@ def _taken(schedule: Schedule, rows: Kernel) -> list[Part]:
     sign = ((rows_of(rows.sign), True), (length_of(rows.sign), False))
     if rows.sign != tuple((size, not reduced) for size, reduced in sign):
         return taken
-    earlier = _ancestors(rows)
+    earlier, at_hand = _ancestors(rows), {*rows.reads, *rows.nodes}
     for columns in schedule.kernels:
-        if columns.kind == "col" and columns.sign == sign and columns not in earlier:
+        if columns.kind != "col" or columns.sign != sign or columns in earlier:
+            continue
+        if not at_hand.isdisjoint(_wide_reads(columns)):
             for part in _parts(columns):
                 both = [one.own for one in (*taken, part)]
                 if _fits(rows, part.own, earlier) and _has_room(rows, both):
@@ -132,22 +134,8 @@ def _only(columns: Kernel, stores: Iterable[Node]) -> Kernel:
 
 def _behind(stores: Iterable[Node], columns: Kernel) -> tuple[set[Node], set[Node]]:
     """The nodes of a kernel that some of its stored values are made of, and what they read."""
-    seen, nodes = _all_behind(stores, columns), set(columns.nodes)
+    seen, nodes = columns.nodes_behind(stores), set(columns.nodes)
     return seen & nodes, seen.intersection(columns.reads) - nodes
-
-
-def _all_behind(stores: Iterable[Node], kernel: Kernel) -> set[Node]:
-    """What some stored values of a kernel are made of, down to values in memory."""
-    nodes, reads = set(kernel.nodes), set(kernel.reads)
-    stack, seen = list(stores), set[Node]()
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            inside = node in nodes or node not in reads
-            sources = node.sources[1:] if node.op is common.assign else node.sources
-            stack.extend(sources if inside else ())
-    return seen
 
 
 def _waits(later: Kernel, earlier: Kernel) -> bool:
@@ -159,8 +147,7 @@ def _waits(later: Kernel, earlier: Kernel) -> bool:
         return True
     if not later.overwrites:
         return False
-    over = not set(later.overwrites.values()).isdisjoint(earlier.reads)
-    return over or any(node.op in indexing.CHECKS for node in _all_behind(earlier.stores, earlier))
+    return earlier.checks or not set(later.overwrites.values()).isdisjoint(earlier.reads)
 
 
 def _fits(rows: Kernel, columns: Kernel, earlier: set[Kernel]) -> bool:
@@ -170,12 +157,17 @@ def _fits(rows: Kernel, columns: Kernel, earlier: set[Kernel]) -> bool:
         return False
     if any(not columns.is_line(node) for node in columns.stores):
         return False  # it stores its elements too, which the row kernel knows nothing of
-    wide = [node for node in columns.reads if prod(node.shape) >= columns.numel]
+    wide = _wide_reads(columns)
     if not wide or not set(wide) <= {*rows.reads, *rows.nodes}:
         return False
     at_hand = {*rows.nodes, *rows.reads, *columns.reads}
     met = operands((node.sources[0] for node in columns.anchors), at_hand)
     return not needs_other_rows(met, rows, at_hand)
+
+
+def _wide_reads(columns: Kernel) -> list[Node]:
+    """Operands with a value for each element: a row kernel must have them at hand."""
+    return [node for node in columns.reads if prod(node.shape) >= columns.numel]
 
 
 def _has_room(rows: Kernel, parts: Sequence[Kernel]) -> bool:

@@ -43,7 +43,7 @@ class Group:
         kind: ``map``, ``row``, ``col``, ``contract``, ``winograd``, ``scatter``, ``attention`` or
             ``recurrence``.
         numel: elements of the space the kernel walks.
-        sign: of a row or col kernel.
+        sign: of a row or col kernel, which reduces `rows` lines.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
         reduction_dependent: members that depend on an anchor.
         one_phase: whether its operands are read once: of columns, and of few long rows, which are
@@ -56,6 +56,7 @@ class Group:
         "kind",
         "numel",
         "sign",
+        "rows",
         "members",
         "anchors",
         "reduction_dependent",
@@ -70,6 +71,7 @@ class Group:
         self.kind = "map"
         self.numel = prod(node.shape)
         self.sign: Signature = ()
+        self.rows = 1
         self.members = [node]
         self.anchors: list[Node] = []
         self.reduction_dependent: set[Node] = set()
@@ -80,6 +82,7 @@ class Group:
             self.sign = signature(shape, node.attributes["axes"])
             self.kind = "row" if not self.sign or self.sign[-1][1] else "col"
             self.numel = prod(shape)
+            self.rows = rows_of(self.sign)
         elif node.op.kind == "contraction":
             self.kind = "contract"
         elif node.op in TRANSFORMS:
@@ -98,10 +101,6 @@ class Group:
             and self.rows < target.multiprocessors
             and length_of(self.sign) > LONG_ROW
         )
-
-    @property
-    def rows(self) -> int:
-        return rows_of(self.sign)
 
     def is_line(self, node: Node) -> bool:
         """Whether a member has one value for each row, rather than one for each element."""
@@ -133,7 +132,7 @@ def merged(
     if len(a.members) + len(b.members) > limit:
         return f"more than {limit} expressions"
     result = Group.__new__(Group)
-    result.kind, result.numel, result.sign = a.kind, a.numel, a.sign
+    result.kind, result.numel, result.sign, result.rows = a.kind, a.numel, a.sign, a.rows
     result.update, result.target, result.why = a.update, a.target, ""
     result.one_phase = a.one_phase
     result.members = sorted(a.members + b.members, key=position.__getitem__)

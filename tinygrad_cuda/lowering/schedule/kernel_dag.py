@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -172,6 +173,24 @@ class Kernel:
     def wide_stores(self) -> list[Node]:
         """Stores with more than one value a row."""
         return [node for node in self.stores if not self.is_line(node)]
+
+    @cached_property
+    def checks(self) -> bool:
+        """Whether it may find a bad index."""
+        return any(node.op in indexing.CHECKS for node in self.nodes_behind(self.stores))
+
+    def nodes_behind(self, stores: Iterable[Node]) -> set[Node]:
+        """What some of its stored values are made of, down to values in memory."""
+        nodes, reads = set(self.nodes), set(self.reads)
+        stack, seen = list(stores), set[Node]()
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                inside = node in nodes or node not in reads
+                sources = node.sources[1:] if node.op is common.assign else node.sources
+                stack.extend(sources if inside else ())
+        return seen
 
     def waits_for(self, other: Kernel) -> bool:
         """Whether it runs after another one, by any number of steps."""
@@ -351,8 +370,12 @@ class _ScheduleBuilder(Groups):
             )
             for group in living
         }
+        readers: dict[Node, dict[Group, None]] = {}
+        for group, loads in reads.items() if overwritten else ():
+            for _, edge in loads:
+                readers.setdefault(edge.base, {})[group] = None
         for node, buffer in overwritten.items():
-            if node in self.owner and self._order_in_place(node, buffer, reads):
+            if node in self.owner and self._order_in_place(node, buffer, reads, readers):
                 made[self.owner[node]].overwrites[node] = buffer
         self._order_checks()
         for group, kernel in made.items():
@@ -408,7 +431,11 @@ class _ScheduleBuilder(Groups):
         return reads
 
     def _order_in_place(
-        self, node: Node, buffer: Node, reads: dict[Group, list[tuple[Node, Edge]]]
+        self,
+        node: Node,
+        buffer: Node,
+        reads: dict[Group, list[tuple[Node, Edge]]],
+        readers: dict[Node, dict[Group, None]],
     ) -> bool:
         """Whether `node` may be written over `buffer`; puts the other readers before it."""
         own = self.owner[node]
@@ -420,14 +447,10 @@ class _ScheduleBuilder(Groups):
                 return False
             if edge.base is buffer and member in own.anchors:
                 return False
-        readers = [
-            group
-            for group, loads in reads.items()
-            if group is not own and any(edge.base is buffer for _, edge in loads)
-        ]
-        if any(self.reaches(own, group) for group in readers):
+        others = [group for group in readers.get(buffer, ()) if group is not own]
+        if any(self.reaches(own, group) for group in others):
             return False
-        for group in readers:
+        for group in others:
             self._put_before(group, own)
         return True
 
