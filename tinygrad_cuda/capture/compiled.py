@@ -98,7 +98,7 @@ class Compiled:
         # What the last of them left: what changes it later is not the call.
         self._left: dict[Any, tuple[int, Names]] = {}
         self._fast: FastReplay | None = None  # of the program that was replayed last
-        self._extra = Extra([], set(), [], [], [])  # what calls have reached that no name leads to
+        self._extra = Extra()  # what calls have reached that no name leads to
         self._lock = new_lock()
         _all.add(self)
         if not hasattr(function, "parameters"):
@@ -248,7 +248,7 @@ class Compiled:
                 self._writing.add(given.key)
             self._report("is traced again: it writes to what a view among its arguments shows")
             return result, None
-        missed = watch.missed(self._extra)
+        missed = self._extra.add(watch.extra)
         arguments = leaves((given.args, given.options))
         watch.narrowed(lambda ran: names_of(self.function, arguments, self._extra, ran))
         names.seen.clear()  # what is weakly referred to may go
@@ -265,7 +265,7 @@ class Compiled:
         if change is None and missed:
             what = "which functions it calls that no name leads to"
             # Each such call has reached something new: not for ever.
-            change = Change(what, None, sum(map(len, self._extra)) < MET)
+            change = Change(what, None, len(self._extra) < MET)
         if change is not None:
             self._count(given.key, change, names)
             return result, None

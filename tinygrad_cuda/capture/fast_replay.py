@@ -67,24 +67,6 @@ def guarded(program: CapturedProgram, given: Given) -> Look:
     return looking(given.args, program.names, around, others)
 
 
-def compared(program: CapturedProgram, given: Given) -> Look:
-    """The same without a function of its own: a key is made of each call."""
-    key = given.key
-
-    def look(args: tuple[Any, ...]) -> list[Any] | None:
-        now = Given(args, {})
-        if now.key != key or now.views or not program.state_cells.isdisjoint(now.cells):
-            return None
-        try:
-            program.check(now)
-        except Stale:
-            return None
-        storages = [cell.node.storage for cell in now.cells]
-        return None if any(storage is None for storage in storages) else storages
-
-    return look
-
-
 class FastReplay:
     """The replay of a program for which `can_replay_fast` holds.
 
@@ -96,7 +78,7 @@ class FastReplay:
     def __init__(self, program: CapturedProgram, given: Given) -> None:
         self.program = program
         self.gradients = mode.now.gradients
-        self.look = (guarded if switches.argument_guards else compared)(program, given)
+        self.look = guarded(program, given)
         (self.event,) = (e for e in program.events if type(e) is RunEvent)
         number = program.events.index(self.event)
         self.before, self.after = program.events[:number], program.events[number + 1 :]

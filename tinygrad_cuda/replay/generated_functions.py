@@ -2,7 +2,7 @@
 
 A guard asks some hundred questions of a call, in a compiled step of 20 us. As a loop over a list of
 questions it takes three times as long as they do: each look-up of what to ask costs more than the
-answer (argument_guards and plan_guards in docs/architecture/replay.md).
+answer (`argument_guards` and `plan_guards` in docs/measurements.md).
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ class Switches:
     plan_lookup: bool  # tracing a graph whose calls have come before
     plan_guards: bool  # walking over such a graph: a function is written for it
     compiled_replay: bool  # the Python of a function under tc.compile
-    fast_replay: bool  # looking at each cell and gradient of a compiled call
-    argument_guards: bool  # comparing each argument and name: a function is written for the call
+    fast_replay: bool  # looking at each cell, gradient, argument and name of a compiled call
     dirty_tracking: bool  # counting who refers to state that nobody has touched
     output_recycling: bool  # making the Tensors that a compiled call returns
     multi_step: bool  # starting each step of steps=n by itself

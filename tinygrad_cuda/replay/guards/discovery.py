@@ -36,7 +36,7 @@ from types import (
     ModuleType,
     SimpleNamespace,
 )
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +57,6 @@ from tinygrad_cuda.replay.guards.values import (
     is_collected,
     items_of,
     referent,
-    stable,
 )
 from tinygrad_cuda.replay.versioned_containers import (
     DICTIONARIES,
@@ -122,22 +121,34 @@ NO_CONTAINERS = (
 NO_FIELDS: dict[str, Any] = {}
 
 
-class Extra(NamedTuple):
+class Extra:
     """What a function reached while it ran: to be read, too, before it is traced again.
 
     Attributes:
-        functions: that no name leads to.
+        functions: that no name leads to, and Python modules, by identity.
         names: of attributes, which were computed.
-        globals: names in globals, by the dictionary.
-        attributes: names of Python modules' attributes, by the module.
-        objects: of libraries, whose methods were called: all that they hold counts.
+        owned: globals and attributes of Python modules, with what they belong to.
+        objects: of libraries, whose methods were called, by identity: all that they hold counts.
     """
 
-    functions: list[Any]
-    names: set[str]
-    globals: list[tuple[dict[str, Any], str]]
-    attributes: list[tuple[Any, str]]
-    objects: list[Any]
+    def __init__(self) -> None:
+        self.functions: dict[int, Any] = {}
+        self.names: dict[str, str] = {}
+        self.owned: dict[tuple[str, int], Name] = {}
+        self.objects: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts()))
+
+    def _parts(self) -> tuple[dict[Any, Any], ...]:
+        return self.functions, self.names, self.owned, self.objects
+
+    def add(self, more: Extra) -> bool:
+        """Adds what another call has reached; whether some of it is new."""
+        before = len(self)
+        for mine, new in zip(self._parts(), more._parts()):
+            mine.update(new)
+        return len(self) > before
 
 
 def home_of(function: Any) -> str:
@@ -234,23 +245,18 @@ class _Search:
         self.groups: list[Any] = []  # of optimizers, reached by themselves
         self.taken: set[tuple[str, int]] = set()
         self.seen = self.collected.seen
-        self.stable: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
-        self.absent: dict[int, tuple[Any, set[str]]] = {}
         self.home = home_of(function)
 
     def add(self, extra: Extra) -> None:
         """Reads what earlier calls have reached."""
-        self.wait("a function", *extra.functions)
-        imported = {id(thing) for thing in extra.functions if isinstance(thing, ModuleType)}
-        for name in [name for name, x in list(sys.modules.items()) if id(x) in imported]:
+        self.wait("a function", *extra.functions.values())
+        for name in [name for name, x in list(sys.modules.items()) if id(x) in extra.functions]:
             self._take_module(name)
         self.names |= dict.fromkeys((name, True) for name in sorted(extra.names))
         self.missing |= dict.fromkeys(sorted(extra.names))
-        for namespace, name in extra.globals:
-            self._take(Name(name, namespace, namespace.get(name, NOTHING)))
-        for namespace, name in extra.attributes:
-            self._take(Name(name, namespace, getattr(namespace, name, NOTHING)))
-        for thing in extra.objects:
+        for named in extra.owned.values():
+            self._take(named._replace(value=named.now()))
+        for thing in extra.objects.values():
             self._whole(type(thing).__name__, thing)
             self.wait(type(thing).__name__, thing)
 
@@ -273,8 +279,6 @@ class _Search:
         self._take_states()
         self._refuse_states()
         self.collected.names = {name for name, _ in self.names}
-        self.collected.stable = [stable(*pair) for pair in self.stable.values()]
-        self.collected.absent = [(owner, frozenset(gone)) for owner, gone in self.absent.values()]
         return self.collected
 
     def _take_own_names(self) -> None:
@@ -532,39 +536,28 @@ class _Search:
             self.collected.contents.append(Contents("__kwdefaults__", held, items_of(held)))
 
     def _take_global(self, name: str, namespace: dict[str, Any], read: bool) -> None:
-        """A global or a builtin; modules and a library's functions are compared in one go."""
+        """A global, or a builtin, which no global may hide."""
         if name not in namespace:
             builtins = namespace.get("__builtins__", {})
             builtins = vars(builtins) if isinstance(builtins, ModuleType) else builtins
             if name not in builtins:
                 self._take(Name(name, namespace, NOTHING))
                 return
-            self.absent.setdefault(id(namespace), (namespace, set()))[1].add(name)
-            if type(builtins[name]) in (BuiltinFunctionType, type):
-                self.stable.setdefault(id(builtins), (builtins, {}))[1][name] = builtins[name]
-            else:
-                self._take(Name(name, builtins, builtins[name]))
+            self._take(Name(name, namespace, NOTHING))
+            named = Name(name, builtins, builtins[name])
+            if self._compare(named) and type(named.value) not in (BuiltinFunctionType, type):
+                self.wait(name, named.value)
             return
-        value = namespace[name]
-        kind = type(value)
-        imported = issubclass(kind, ModuleType) or (
-            kind in (FunctionType, BuiltinFunctionType)
-            and value.__name__ == name
-            and not self._is_own(value)
-        )
-        if imported or (kind is type and not self._is_own(value)):
-            self.stable.setdefault(id(namespace), (namespace, {}))[1][name] = value
-            self.wait(name, value)
-            self._take_context(value)
-        else:
-            self._take(Name(name, namespace, value), read)
+        self._take(Name(name, namespace, namespace[name]), read)
+        self._take_context(namespace[name])
 
     def _take_context(self, value: Any) -> None:
         """What decimal numbers are rounded to belongs to the thread, how to warn to a module."""
-        if value in (warnings, warnings.warn):
+        if value is warnings or value is warnings.warn:
             self._take(Name("filters", warnings, warnings.filters))
         decimal: Any = sys.modules.get("decimal")
-        if decimal is not None and value in (decimal, decimal.Decimal) and not self.decimal:
+        own = decimal is not None and (value is decimal or value is decimal.Decimal)
+        if own and not self.decimal:
             self.decimal = True
             self._take_called("decimal", lambda: repr(decimal.getcontext()))
 
@@ -583,9 +576,7 @@ class _Search:
 
     def _take_module(self, name: str) -> None:
         """A Python module that is imported by its name."""
-        module = sys.modules[name]
-        self.stable.setdefault(id(sys.modules), (sys.modules, {}))[1][name] = module
-        self.wait(name, module)
+        self._take(Name(name, sys.modules, sys.modules[name]))
 
     def _take_chains(self, function: FunctionType, chains: frozenset[tuple[str, ...]]) -> None:
         """Attributes of libraries' modules: ``np.pi``, ``sys.argv``."""
@@ -601,12 +592,7 @@ class _Search:
                 inner = vars(value).get(name, NOTHING)
                 if inner is NOTHING:
                     break
-                if type(inner) in (FunctionType, BuiltinFunctionType, type, ModuleType):
-                    fields = vars(value)
-                    self.stable.setdefault(id(fields), (fields, {}))[1][name] = inner
-                    self.wait(name, inner)
-                else:
-                    self._take(Name(name, value, inner))
+                self._take(Name(name, value, inner))
                 value = inner
 
     def _reach(self, thing: Any, below: bool = False, weak: Any = None) -> None:
@@ -630,9 +616,8 @@ class _Search:
         if own and not is_class and not issubclass(kind, kinds.module) and weak is None:
             self.collected.values.append(Name("type()", thing, kind))
         lowest = thing if is_class else kind
-        if own and len(lowest.__mro__) > 2 and ("__mro__", id(lowest)) not in self.taken:
-            self.taken.add(("__mro__", id(lowest)))
-            self.collected.values.append(Name("__mro__", lowest, lowest.__mro__))
+        if own and len(lowest.__mro__) > 2:
+            self._compare(Name("__mro__", lowest, lowest.__mro__))
         if issubclass(kind, BaseException):
             self._take(Name("args", weak or thing, thing.args))
         one = _Reached(thing, below, own, hidden, weak)
@@ -667,15 +652,19 @@ class _Search:
         kind = type(value)
         return kind in PLAIN or (issubclass(kind, MUTABLE) and not self._is_own(kind))
 
+    def _compare(self, named: Name) -> bool:
+        """Lists one name with its value, if it is a new one; whether it is."""
+        new = named.key() not in self.taken
+        if new:
+            self.taken.add(named.key())
+            self.collected.values.append(named)
+        return new
+
     def _take(self, named: Name, read: bool = True) -> None:
-        """Keeps one name with its value, which is followed."""
-        owner = named.owner
-        key = named.name, id(owner.thing if type(owner) is Fields else owner)
+        """Lists one name with its value, which is followed."""
         if not read and self._only_holds(named.value):
             return  # nothing comes of it
-        if key not in self.taken:
-            self.taken.add(key)
-            self.collected.values.append(named)
+        if self._compare(named):
             if named.value is not NOTHING:
                 self.wait(named.name, named.value)
             if named.name == MATCHED and isinstance(named.value, tuple):
@@ -721,10 +710,8 @@ class _Search:
         self._take_method(name, owner, value, one)
         dunder = name.startswith("__") and name.endswith("__")
         held = one.fields is not NO_FIELDS and not issubclass(type(thing), kinds.module)
-        if held and not dunder and one.weak is None:
-            gone = self.absent.setdefault(id(thing), (Fields(thing), set()))[1]
-            if name not in one.fields:
-                gone.add(name)
+        if held and not dunder and one.weak is None and name not in one.fields:
+            self._take(Name(name, Fields(thing), NOTHING))
 
     def _take_method(self, name: str, owner: type, value: Any, one: _Reached) -> None:
         """A descriptor of a class: it must not be replaced, nor hidden by a class below."""

@@ -11,7 +11,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from operator import itemgetter
+from operator import is_
 from types import CellType, CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
@@ -80,13 +80,13 @@ class Name(NamedTuple):
         """The value at this moment."""
         owner, name = self.owner, self.name
         kind = type(owner)
+        if kind in DICTIONARIES:
+            return owner.get(name, NOTHING)
         if kind is CellType:
             try:
                 return owner.cell_contents
             except ValueError:  # deleted, or not assigned yet
                 return NOTHING
-        if kind in DICTIONARIES:
-            return owner.get(name, NOTHING)
         if kind is Fields:
             return owner.now().get(name, NOTHING)
         if kind is ContextVar:
@@ -102,53 +102,34 @@ class Name(NamedTuple):
         value = getattr(owner, name.removesuffix(FUNCTION), NOTHING)
         return getattr(value, "__func__", NOTHING) if name.endswith(FUNCTION) else value
 
-    def differs(self, owner: str, value: str) -> str:
-        """Python text that is true, or raises an error of a look-up, if it is another one now."""
-        kind, name, absent = type(self.owner), self.name, self.value is NOTHING
+    def holds(self) -> bool:
+        """Whether the value is the same at this moment."""
+        now = self.now()
+        return bool(now == self.value) if type(self.owner) is Called else same(now, self.value)
+
+    def differs(self, number: int) -> str:
+        """Python text that is true, or raises an error of a look-up, if it is another one now.
+
+        The text calls the owner ``owner7``, the value ``value7`` and all of this ``name7``.
+        """
+        kind, name, owner = type(self.owner), self.name, f"owner{number}"
+        if self.value is NOTHING:
+            if kind in DICTIONARIES:
+                return f"{name!r} in {owner}"
+            if kind is Fields and not issubclass(type(self.owner.thing), weakref.ref):
+                return f"{name!r} in {owner}.thing.__dict__"
+            return f"not name{number}.holds()"
+        now = ""
         if kind is CellType:
-            return "True" if absent else f"{owner}.cell_contents is not {value}"
-        if kind in DICTIONARIES or kind is Fields:
-            table = owner
-            if kind is Fields:
-                weak = issubclass(type(self.owner.thing), weakref.ref)
-                table = f"{owner}.now()" if weak else f"{owner}.thing.__dict__"
-            return f"{name!r} in {table}" if absent else f"{table}[{name!r}] is not {value}"
-        if kind is Called:
-            return f"{owner}.function() != {value}"
-        if kind is ContextVar:
-            return f"{owner}.get(nothing) is not {value}"
-        if issubclass(kind, weakref.ref):
-            owner = f"{owner}()"
-            if name == "()":
-                return f"({owner} is None) is not {value}"
-        if name == "type()":
-            return f"type({owner}) is not {value}"
-        if name.endswith(FUNCTION):
-            return f"getattr({owner}, {name.removesuffix(FUNCTION)!r}).__func__ is not {value}"
-        if absent or not ATTRIBUTE.fullmatch(name) or keyword.iskeyword(name):
-            return f"getattr({owner}, {name!r}, nothing) is not {value}"
-        return f"{owner}.{name} is not {value}"
-
-
-class Stable(NamedTuple):
-    """Names of globals or builtins that hold functions, classes and Python modules."""
-
-    namespace: dict[str, Any]
-    names: tuple[str, ...]
-    values: tuple[Any, ...]
-    get: Callable[[Any], Any]
-
-    def now(self) -> tuple[Any, ...]:
-        """The values at this moment."""
-        return tuple(self.namespace.get(name, NOTHING) for name in self.names)
-
-
-def stable(namespace: dict[str, Any], pairs: dict[str, Any]) -> Stable:
-    """What is stable among some globals: a look at all of them is one call."""
-    names, values = tuple(pairs), tuple(pairs.values())
-    # Of one name an itemgetter gives no tuple.
-    get = itemgetter(*names, *names) if len(names) == 1 else itemgetter(*names)
-    return Stable(namespace, names, values * 2 if len(names) == 1 else values, get)
+            now = f"{owner}.cell_contents"
+        elif kind in DICTIONARIES:
+            now = f"{owner}[{name!r}]"
+        elif kind not in (Called, ContextVar, Fields) and not issubclass(kind, weakref.ref):
+            if name == "type()":
+                now = f"type({owner})"
+            elif ATTRIBUTE.fullmatch(name) and not keyword.iskeyword(name):
+                now = f"{owner}.{name}"
+        return f"{now} is not value{number}" if now else f"not name{number}.holds()"
 
 
 class Contents(NamedTuple):
@@ -165,15 +146,17 @@ class Contents(NamedTuple):
         """What it has in common with another look at the container."""
         return _identity(self.container)
 
+    def holds(self) -> bool:
+        """Whether it holds the same things at this moment."""
+        now, items = items_of(self.container), self.items
+        return len(now) == len(items) and (all(map(is_, now, items)) or all(map(same, now, items)))
+
 
 class Names:
     """What the code of a function names.
 
     Attributes:
         values: the names, in a fixed order.
-        stable: functions, classes and modules among the globals.
-        absent: globals and `Fields`, and names that they must not have: those of builtins and of
-            methods.
         contents: of the containers among the values and within these.
         moving: iterators and generators of random numbers, with their states.
         sites: of names, a line that reads them.
@@ -187,8 +170,6 @@ class Names:
 
     def __init__(self) -> None:
         self.values: list[Name] = []
-        self.stable: list[Stable] = []
-        self.absent: list[tuple[Any, frozenset[str]]] = []
         self.contents: list[Contents] = []
         self.moving: list[tuple[str, Any, Any]] = []
         self.sites: dict[str, RawSite] = {}
@@ -206,20 +187,6 @@ class Names:
         self.values = [named for named in self.values if named.key() in values]
         containers = {contents.key() for contents in other.contents}
         self.contents = [contents for contents in self.contents if contents.key() in containers]
-        stable_names = {id(group.namespace): {*group.names} for group in other.stable}
-        groups = []
-        for namespace, names, things, _ in self.stable:
-            wanted = stable_names.get(id(namespace), set())
-            pairs = {name: thing for name, thing in zip(names, things) if name in wanted}
-            if pairs:
-                groups.append(stable(namespace, pairs))
-        self.stable = groups
-        gone = {_identity(namespace): missing for namespace, missing in other.absent}
-        none = frozenset[str]()
-        self.absent = [
-            (namespace, missing & gone.get(_identity(namespace), none))
-            for namespace, missing in self.absent
-        ]
 
     def later(self) -> Names:
         """The same names and containers with their values at this moment."""
@@ -237,21 +204,11 @@ class Names:
     def changes(self) -> Iterator[tuple[str, bool]]:
         """All such names, and whether there was no value before."""
         for named in self.values:
-            now = named.now()
-            if not (now == named.value if type(named.owner) is Called else same(now, named.value)):
+            if not named.holds():
                 yield named.name, named.value is NOTHING
-        for name, container, contained in self.contents:
-            now = items_of(container)
-            if len(now) != len(contained) or not all(map(same, now, contained)):
-                yield name, False
-        for namespace, names, values, _ in self.stable:
-            for name, value in zip(names, values):
-                if namespace.get(name, NOTHING) is not value:
-                    yield name, False
-        for namespace, missing in self.absent:
-            held = namespace.now() if type(namespace) is Fields else namespace
-            if not held.keys().isdisjoint(missing):
-                yield str(min(held.keys() & missing)), True
+        for contents in self.contents:
+            if not contents.holds():
+                yield contents.name, False
 
     def remarks(self) -> Iterator[str]:
         """What takes time to look at: long containers and large arrays."""

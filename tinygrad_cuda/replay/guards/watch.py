@@ -32,7 +32,7 @@ from tinygrad_cuda.replay.guards.discovery import (
     fields_of,
 )
 from tinygrad_cuda.replay.guards.states import UNKNOWN, state_of
-from tinygrad_cuda.replay.guards.values import RAW, Names, functions_of
+from tinygrad_cuda.replay.guards.values import NOTHING, RAW, Name, Names, functions_of
 
 # Functions of C, by module, that give another value each time; of these modules all but some.
 MODULES = {
@@ -98,7 +98,7 @@ class Watch:
 
     def __init__(self, names: Names, home: str) -> None:
         self.names, self.home = names, home
-        self.extra = Extra([], set(), [], [], [])
+        self.extra = Extra()
         self.error: CompileError | None = None
         self.before: Any = None
         self.on = False
@@ -177,7 +177,7 @@ class Watch:
                 self._looked_up(frame, name)
             return
         if name in ("format", "format_map") and type(owner) is str:
-            self.extra.names.update(_named_in(owner))
+            self._reached(_named_in(owner))
             return
         module = _module_of(function, owner)
         self.unseen = self.unseen or (module, name) in HIDING
@@ -230,9 +230,9 @@ class Watch:
             if type(thing) is CompileError:
                 self._refuse(thing)
             elif thing is None:
-                self.extra.functions.append(result)  # a Python module
-            elif not any(thing is other for other in self.extra.objects):
-                self.extra.objects.append(thing)
+                self.extra.functions[id(result)] = result  # a Python module
+            else:
+                self.extra.objects[id(thing)] = thing
 
     # What is reached ------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class Watch:
             if back.f_code.co_filename.startswith(IMPORTING):
                 return  # a module that is imported inside
             back = back.f_back
-        self.extra.functions.extend(functions_of(code))
+        self.extra.functions.update((id(thing), thing) for thing in functions_of(code))
 
     def _looked_up(self, frame: FrameType, builtin: str) -> None:
         """An attribute or global by a name that was computed."""
@@ -255,7 +255,7 @@ class Watch:
                 return  # as locals()
             if key is None:
                 self._refuse(self._error(frame, f"it looks at {builtin}()", "name the global"))
-            self.extra.globals.append((frame.f_globals, str(key)))
+            self._belongs(frame.f_globals, str(key))
             return
         owner = _value(call.args[0], frame) if call is not None and call.args else None
         if builtin == "vars":
@@ -263,7 +263,7 @@ class Watch:
                 return  # its text was read
             if owner is None:
                 self._refuse(self._error(frame, "it calls vars of what cannot be followed"))
-            self.extra.objects.append(owner)
+            self.extra.objects[id(owner)] = owner
             return
         if call is not None and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
             name: Any = call.args[1].value
@@ -278,32 +278,16 @@ class Watch:
             )  # fmt: skip
             self._refuse(error)
         if isinstance(owner, ModuleType):
-            self.extra.attributes.append((owner, name))
-        self.extra.names.add(name)
+            self._belongs(owner, name)
+        self._reached({name})
 
-    def missed(self, others: Extra) -> bool:
-        """Whether something was reached that an earlier search did not read; it is added."""
-        new = False
-        pairs: list[tuple[list[Any], list[Any]]] = [
-            (self.extra.functions, others.functions), (self.extra.objects, others.objects),
-        ]  # fmt: skip
-        for ours, old in pairs:
-            for thing in ours:
-                if not any(thing is other for other in old):
-                    old.append(thing)
-                    new = True
-        names = {name for name in self.extra.names if name not in self.names.names}
-        new = new or not names <= others.names
-        others.names.update(names)
-        more: list[tuple[list[Any], list[Any]]] = [
-            (self.extra.globals, others.globals), (self.extra.attributes, others.attributes),
-        ]  # fmt: skip
-        for ours, old in more:
-            for namespace, name in ours:
-                if not any(namespace is other and name == word for other, word in old):
-                    old.append((namespace, name))
-                    new = True
-        return new
+    def _belongs(self, owner: Any, name: str) -> None:
+        named = Name(name, owner, NOTHING)
+        self.extra.owned[named.key()] = named
+
+    def _reached(self, names: set[str]) -> None:
+        """Names of attributes that are computed, except those that code has."""
+        self.extra.names.update((name, name) for name in names - self.names.names)
 
     def narrowed(self, search: Callable[[set[CodeType]], Names]) -> None:
         """Leaves out of the names what only code reads that has not run.
