@@ -202,6 +202,7 @@ __all__ = [
     "distributions",
     "divide",
     "double",
+    "draw",
     "dropout",
     "dropout_",
     "dtype",
@@ -284,6 +285,7 @@ __all__ = [
     "profiler",
     "qr",
     "random",
+    "record_modules",
     "relu_",
     "rms_norm",
     "row_stack",
@@ -373,6 +375,7 @@ _LATE_MODULES = (
 _LATE_NAMES = {
     "kernel": "kernels.elementwise", "load": "utils.checkpoints", "save": "utils.checkpoints",
     "export_cuda": "utils.cuda_export",
+    "draw": "utils.drawing", "record_modules": "utils.drawing",
 }  # fmt: skip
 # PyTorch has these of nn.functional here too.
 _LATE_NAMES |= dict.fromkeys(
@@ -473,6 +476,7 @@ if TYPE_CHECKING:
     )
     from tinygrad_cuda.utils.checkpoints import load, save
     from tinygrad_cuda.utils.cuda_export import export_cuda
+    from tinygrad_cuda.utils.drawing import draw, record_modules
 else:  # for a type checker an unknown name stays an error
 
     def __getattr__(name: str) -> object:

@@ -1,8 +1,7 @@
-"""Looking inside: the graph of a Tensor as networkx and as a picture, and its kernels as text."""
+"""Looking inside: the graph of a Tensor as networkx and its kernels as text."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tinygrad_cuda.engine.realize import explain as explain_nodes
@@ -11,7 +10,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.tensors.base import TensorBase
 
 __all__ = [
-    "draw", "explain", "to_networkx",
+    "explain", "to_networkx",
 ]  # fmt: skip
 
 
@@ -32,16 +31,6 @@ def to_networkx(tensors: Any) -> Any:
         2
     """
     return drawing.to_networkx(_nodes(tensors))
-
-
-def draw(tensors: Any, path: str | Path | None = None) -> Any:
-    """The recorded graph as text, or as a picture written to `path` (.svg, .png or .dot).
-
-    Returns:
-        The text, or the path of the picture.
-    """
-    nodes = _nodes(tensors)
-    return drawing.text(nodes) if path is None else drawing.draw(nodes, path)
 
 
 def explain(tensors: Any) -> str:

@@ -1,0 +1,200 @@
+"""tc.draw: modules, phases and kernels of what was recorded, in boxes that do not overlap."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+from tinygrad_cuda.graph.layout import Box, Layout
+from tinygrad_cuda.utils.drawing import DrawnPlan, joined, recorded_plans
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Any:
+    with tc.device("cpu"):
+        tc.manual_seed(0)
+        yield
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.ReLU())
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: tc.Tensor) -> tc.Tensor:
+        x = self.body(x)
+        return self.head(x + x.mean(1, keepdim=True))
+
+
+def training_step() -> Any:
+    model = Net()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = tc.rand(4, 6), tc.tensor([0, 1, 2, 0])
+    for value in (x, *model.parameters()):
+        value.detach().numpy()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+@pytest.fixture
+def graph() -> Any:
+    with tc.record_modules(), recorded_plans() as plans:
+        training_step()()
+    return joined(plans[-1:])
+
+
+def of(graph: Any, **wanted: Any) -> list[dict[str, Any]]:
+    return [
+        data
+        for _, data in graph.nodes(data=True)
+        if all(data.get(name) == value for name, value in wanted.items())
+    ]
+
+
+def test_each_node_has_module_phase_and_kernel(graph: Any) -> None:
+    """The product of a layer, that of its gradient and its weight's update bear its name."""
+    head = ("Net", "head (Linear)")
+    for phase, products in (("forward", 1), ("backward", 2)):
+        assert len(of(graph, op="matmul", module=head, phase=phase)) == products
+    updates = of(graph, op="assign", phase="update")
+    assert len(of(graph, op="assign", phase="update", module=head)) == 4  # and the momenta
+    assert len(updates) == 8
+    assert of(graph, op="matmul", module=("Net", "body (Sequential)", "0 (Linear)"))
+    assert all(data["kernel"] is not None for data in of(graph, op="matmul"))
+    labels = [data["label"] for data in of(graph, module=head, phase="forward")]
+    assert "weight\n(3, 5) float32" in labels and "bias\n(3,) float32" in labels
+    losses = of(graph, op="exp", phase="forward")
+    assert losses and all(data["module"] == () for data in losses)
+
+
+def test_a_value_is_one_box(graph: Any) -> None:
+    """A weight is read by forward and update, and stands once."""
+    weights = [d for _, d in graph.nodes(data=True) if d["label"] == "weight\n(3, 5) float32"]
+    assert len(weights) == 1
+
+
+def overlaps(layout: Layout, closed: set[Box]) -> list[tuple[Box, Box]]:
+    """Pairs of boxes of one group that overlap, and boxes that leave their group."""
+    wrong = []
+    for group in layout.shown(closed):
+        inside = [] if group in closed else group.children
+        for number, a in enumerate(inside):
+            if (
+                a.x < group.x or a.x + a.width > group.x + group.width
+                or a.y < group.y or a.y + a.height > group.y + group.height
+            ):  # fmt: skip
+                wrong.append((group, a))
+            for b in inside[:number]:
+                beside = a.x + a.width <= b.x or b.x + b.width <= a.x
+                above = a.y + a.height <= b.y or b.y + b.height <= a.y
+                if not beside and not above:
+                    wrong.append((a, b))
+    return wrong
+
+
+@pytest.mark.parametrize("most", [1000, 20, 5])
+def test_no_two_boxes_overlap(graph: Any, most: int) -> None:
+    """By the numbers of the layout, with groups open and closed; text fits its box."""
+    layout = Layout(graph)
+    closed = layout.closed_for(most)
+    layout.place(closed)
+    boxes = list(layout.shown(closed))
+    assert len([box for box in boxes if not box.children]) > 100 or most < 1000
+    assert most == 1000 or len(boxes) <= max(most, 4)
+    assert overlaps(layout, closed) == []
+    for box in boxes:
+        if box.lines:
+            assert box.width >= max(map(len, box.lines)) * 6.02 and box.height >= 13 * len(
+                box.lines
+            )
+
+
+def test_the_check_sees_an_overlap(graph: Any) -> None:
+    layout = Layout(graph)
+    layout.place(set())
+    node = next(box for box in layout.root.walk() if box.kind == "kernel" and len(box.children) > 1)
+    node.children[0].x, node.children[0].y = node.children[1].x + 1, node.children[1].y
+    assert overlaps(layout, set())
+
+
+def test_edges_that_pass_layers_have_lanes(graph: Any) -> None:
+    """An edge over several layers of a group does not lie under the boxes between."""
+    layout = Layout(graph)
+    layout.place(set())
+    for group in layout.root.walk():
+        for lanes in group.lanes.values():
+            for lane in lanes:
+                row = next(layer for layer in group.layers if lane in layer)
+                beside = [box for box in row if box is not lane]
+                assert all(
+                    lane.x + lane.width <= box.x or box.x + box.width <= lane.x for box in beside
+                )
+
+
+def test_pages_need_nothing_and_show_no_address(tmp_path: Path) -> None:
+    """One file; no reference to another; every label is op, shape and dtype."""
+    page = tc.draw(training_step(), tmp_path / "step.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?:|src=|href=|@import|url\((?!#)", page)
+    data = json.loads(re.search(r"const DATA = (.*);\n", page)[1])  # type: ignore[index]
+    texts: list[str] = []
+    todo = [data["root"]]
+    while todo:
+        item = todo.pop()
+        texts += [item["t"]] if "t" in item else []
+        todo += [child for layer in item.get("l", []) for child in layer if isinstance(child, dict)]
+    assert len(texts) > 100 and all(re.search(r"\(.*\) (float|int|bool)", text) for text in texts)
+    assert "0x" not in page and " object at " not in page
+    for word in ("forward", "backward", "update", "body (Sequential)", "kernels of H200"):
+        assert word in page
+
+
+def test_pictures(tmp_path: Path) -> None:
+    """SVG needs no package; PNG is drawn from the same boxes."""
+    step = training_step()
+    picture = tc.draw(step, tmp_path / "step.svg").read_text(encoding="utf-8")
+    assert picture.count("<rect") > 100 and "head (Linear)" in picture and "0x" not in picture
+    pytest.importorskip("matplotlib")
+    with tc.record_modules():
+        y = Net()(tc.ones(2, 6))
+    assert tc.draw(y, tmp_path / "y.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_layer_that_is_called_twice() -> None:
+    """Its box feeds itself through others; the layout does not loop."""
+    act = nn.ReLU()
+    with tc.record_modules():
+        y = act(act(tc.ones(3) - 0.5) * 2)
+    layout = Layout(joined([DrawnPlan([y.node])]))
+    layout.place(set())
+    assert overlaps(layout, set()) == []
+
+
+def test_the_step_is_run_once_and_counts() -> None:
+    """Drawing a step changes the parameters as calling it does, and leaves no hook behind."""
+    from tinygrad_cuda.engine import realize
+
+    lookup = realize.run_cached_plan
+    calls = []
+    with tc.record_modules(), recorded_plans() as plans:
+        calls.append(tc.ones(3).add(1).tolist())
+    assert calls == [[2.0, 2.0, 2.0]] and len(plans) == 1
+    assert realize.run_cached_plan is lookup
+
+
+def test_what_it_refuses(tmp_path: Path) -> None:
+    with pytest.raises(tc.ArgumentError, match="computes nothing"):
+        tc.draw(lambda: None, tmp_path / "nothing.html")
+    with pytest.raises(tc.ArgumentError, match="needs a file"):
+        tc.draw(training_step())
