@@ -96,6 +96,7 @@ LATE = {
     "graph.ops.elementwise": {"scipy"},
     "graph.ops.numeric": {"scipy"},
     "lowering.schedule.kernel_dag": {"networkx"},
+    "onnx.library": {"onnx"},
     "tensors.linalg.decomposing": {"scipy"},
     "tensors.linalg.factorizing": {"scipy"},
     "utils.compat": {"torch"},
@@ -104,7 +105,10 @@ LATE = {
     "utils.tensorboard": {"tensorboardX"},
     "utils.training_logs": {"tensorboardX"},
 }
-LAZY = {"cuda", "networkx", "matplotlib", "safetensors", "scipy", "tensorboardX", "torch"}
+LAZY = {
+    "cuda", "networkx", "matplotlib", "onnx", "onnxruntime", "safetensors", "scipy",
+    "tensorboardX", "torch",
+}  # fmt: skip
 
 
 def modules() -> dict[str, Path]:

@@ -1,4 +1,6 @@
-"""What holds while `vmap` records its function for one example: there are no values to look at.
+"""What holds while a function is recorded for inputs without values, which nobody may look at.
+
+`vmap` records its function for one example, `onnx.export` a model for inputs of several sizes.
 
 Each thread has a stack of such recordings, one inside the other.
 """
@@ -18,17 +20,19 @@ from tinygrad_cuda.graph.node import Node, made_by
 
 
 class Recording:
-    """One call of a function under `vmap`.
+    """One call of a function under `vmap`, or of a model that is exported.
 
     Args:
         randomness: ``error``, ``same`` or ``different``: what a random function does.
+        op: the public function that records, for errors.
 
     Attributes:
         examples: the nodes that stand for one example.
     """
 
-    def __init__(self, randomness: str) -> None:
+    def __init__(self, randomness: str, op: str = "vmap") -> None:
         self.randomness = randomness
+        self.op = op
         self.examples: set[Node] = set()
         self._drawn: set[tuple[int, int]] = set()
         self._before: dict[Device, int] = {}
@@ -60,6 +64,14 @@ class Recording:
             ArgumentError: none may be, or none of its kind.
         """
         if self.randomness == "error":
+            if self.op != "vmap":
+                raise ArgumentError(
+                    self.op,
+                    "a random function was called inside",
+                    expect="a graph without random numbers",
+                    actual="a draw from a generator",
+                    hint="pass random Tensors as inputs",
+                )
             raise ArgumentError(
                 "vmap",
                 "a random function was called inside",
@@ -94,7 +106,7 @@ class Recording:
             others: list[weakref.ref[Cell]] = []
             for reference, cell in alive:
                 if cell.node in dependents:
-                    cell.recorder, cell.error = None, _escaped(cell.node)
+                    cell.recorder, cell.error = None, _escaped(self.op, cell.node)
                 else:
                     others.append(reference)
             cells[first:] = others
@@ -119,9 +131,9 @@ def refuse_examples(nodes: Iterable[Node]) -> list[Node]:
     for node in wanted:
         if node in dependents:
             raise ArgumentError(
-                "vmap",
+                tracing.stack[-1].op,
                 "a value was looked at inside",
-                expect="operations on Tensors: all examples are computed together, afterwards",
+                expect="operations on Tensors: values are computed afterwards",
                 actual=made_by(node),
                 hint="return the Tensor and look at it outside; tc.where() chooses by value",
             )
@@ -147,7 +159,7 @@ def check_write(op: str, cell: Cell, value: Node) -> None:
             continue
         raise ArgumentError(
             op,
-            "each example would write its own value to one Tensor outside vmap",
+            f"each example would write its own value to one Tensor outside {recording.op}",
             expect="writes to what the function has made of its inputs",
             actual=f"a tensor of shape {cell.node.shape} that is the same for all examples",
             hint="return the new value; batch norm without running values writes none",
@@ -164,10 +176,10 @@ def note_draw(seed: int, number: int, on_host: bool) -> None:
         recording.drawn(seed, number, on_host)
 
 
-def _escaped(node: Node) -> TgcError:
+def _escaped(op: str, node: Node) -> TgcError:
     return ArgumentError(
-        "vmap",
-        "this tensor belongs to one example of a call of vmap that is over",
+        op,
+        f"this tensor belongs to one example of a call of {op} that is over",
         expect="values that the function returns",
         actual=made_by(node),
         hint="return it, or take the gradient with tc.func.grad instead of backward()",
