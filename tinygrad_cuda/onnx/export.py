@@ -13,13 +13,12 @@ from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.graph.node import Node, made_by
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.onnx.exporters import EXPORTERS
-from tinygrad_cuda.onnx.library import onnx_library
+from tinygrad_cuda.onnx.library import ALIASES, BUFFERS, onnx_library
 from tinygrad_cuda.onnx.recording import OP, Number, Recorded, Step, record, stored_array
 from tinygrad_cuda.onnx.writer import Writer
 from tinygrad_cuda.tensors.base import TensorBase
 
 OLDEST, NEWEST = 18, 23  # reductions take their axes as an input from 18 on
-BUFFERS, ALIASES = "tinygrad_cuda.buffers", "tinygrad_cuda.aliases"
 EXTERNAL = 2**31 - 2**20  # bytes: beyond, protobuf wants the data beside the file
 
 
@@ -83,8 +82,8 @@ def export(
         >>> model = tc.nn.Sequential(tc.nn.Linear(4, 2), tc.nn.ReLU())
         >>> file = io.BytesIO()
         >>> tc.onnx.export(model, tc.ones(1, 4), file, dynamic_axes={"input": {0: "batch"}})
-        >>> b"0.weight" in file.getvalue()
-        True
+        >>> tc.onnx.load(io.BytesIO(file.getvalue()))(tc.ones(3, 4)).shape
+        Size([3, 2])
     """
     onnx = onnx_library(OP)
     if not OLDEST <= opset_version <= NEWEST:

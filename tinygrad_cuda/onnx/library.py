@@ -7,6 +7,9 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.locks import forks_wait
 
+# Keys of a file's metadata: names of buffers, and further names of parameters (a line each).
+BUFFERS, ALIASES = "tinygrad_cuda.buffers", "tinygrad_cuda.aliases"
+
 
 def onnx_library(op: str) -> Any:
     """The package onnx.
@@ -17,6 +20,8 @@ def onnx_library(op: str) -> Any:
     try:
         with forks_wait:
             import onnx
+            import onnx.inliner
+            import onnx.reference
     except ImportError:
         raise ArgumentError(
             op, "the package onnx is not installed", expect="pip install tinygrad_cuda[onnx]",
