@@ -143,6 +143,7 @@ __all__ = [
     "NameTakenError",
     "NonFiniteError",
     "OutOfMemoryError",
+    "RawKernel",
     "ShapeError",
     "Size",
     "Tensor",
@@ -373,7 +374,9 @@ _LATE_MODULES = (
     "multiprocessing", "nn", "onnx", "optim", "profiler", "utils", "version",
 )  # fmt: skip
 _LATE_NAMES = {
-    "kernel": "kernels.elementwise", "load": "utils.checkpoints", "save": "utils.checkpoints",
+    "RawKernel": "kernels.raw",
+    "kernel": "kernels.elementwise",
+    "load": "utils.checkpoints", "save": "utils.checkpoints",
     "export_cuda": "utils.cuda_export",
     "draw": "utils.drawing", "record_modules": "utils.drawing",
 }  # fmt: skip
@@ -420,6 +423,7 @@ if TYPE_CHECKING:
         version,
     )
     from tinygrad_cuda.kernels.elementwise import kernel
+    from tinygrad_cuda.kernels.raw import RawKernel
     from tinygrad_cuda.nn.functional import (
         adaptive_avg_pool1d,
         avg_pool1d,

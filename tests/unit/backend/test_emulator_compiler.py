@@ -37,9 +37,9 @@ def count_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
     build = compiler._build
 
-    def counted(source: str, folder: Path, key: str) -> None:
+    def counted(source: str, folder: Path, key: str, further: tuple[str, ...]) -> None:
         built.append(key)
-        build(source, folder, key)
+        build(source, folder, key, further)
 
     monkeypatch.setattr(compiler, "_build", counted)
     return built

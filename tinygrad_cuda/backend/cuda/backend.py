@@ -24,6 +24,7 @@ from tinygrad_cuda.backend.cuda.compiler import (
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.cuda.handles import LoadedKernels
+from tinygrad_cuda.backend.cuda.raw_kernel import LoadedRawKernel
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier, AsyncCopy
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
@@ -31,6 +32,7 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
 from tinygrad_cuda.backend.cuda.transfer.prefetch import Prefetch, Prefetcher
 from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
+from tinygrad_cuda.backend.launch.raw_text import RawText
 from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
@@ -61,6 +63,7 @@ class CudaBackend:
     """
 
     staged: type = Staged
+    writes_in_place = True  # raw kernels, where nobody else reads the value
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -155,6 +158,16 @@ class CudaBackend:
 
     def synchronize(self) -> None:
         self.gpu.synchronize()
+
+    def raw_kernel(self, text: RawText) -> LoadedRawKernel:
+        """A kernel of the user's, compiled and loaded."""
+        return LoadedRawKernel(text, self.gpu)
+
+    def copy_of(self, storage: Any, nbytes: int) -> driver.Allocation:
+        """The first bytes of a storage in memory of their own."""
+        memory = self.gpu.allocate(nbytes)
+        self.gpu.copy(memory.address, storage.address, nbytes)
+        return memory
 
     # The machine under the executable
 

@@ -523,6 +523,41 @@ class DeviceHandle:
         if settings.sync:
             self.call("cuStreamSynchronize", self.stream)
 
+    def launch_raw(
+        self,
+        function: KernelHandle,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        arguments: Sequence[bytes],
+        label: object = None,
+    ) -> None:
+        """Starts a kernel of several parameters on the compute stream.
+
+        Args:
+            grid, block: blocks, and threads of a block, in x, y and z.
+            shared_bytes: dynamic shared memory of a block.
+            arguments: the bytes of each; read before this returns.
+            label: what stands behind the kernel, such as the user's line.
+
+        Raises:
+            CudaError: the launch failed, or, under TGC_SYNC=1, the kernel did.
+        """
+        self.enter()
+        function.allow_shared(shared_bytes)
+        values = [ctypes.create_string_buffer(value, 8) for value in arguments]
+        pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
+        with self.lock:
+            self.launches.append((LaunchAttributes(function.name, label),))
+            (status,) = self.driver.cuLaunchKernel(
+                function.handle, *grid, *block, shared_bytes, self.stream,
+                ctypes.addressof(pointers), 0,
+            )  # fmt: skip
+        if status:
+            raise self.error(f"cuLaunchKernel({function.name}, {grid} x {block})", status)
+        if settings.sync:
+            self.call("cuStreamSynchronize", self.stream)
+
     def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
         """What describes a value at an address to TMA.
 

@@ -84,6 +84,16 @@ class KernelHandle:
                 expect=f"at most {most} blocks, {crowd} on a multiprocessor", actual=f"{blocks}",
             )  # fmt: skip
 
+    def parameter_sizes(self) -> list[int]:
+        """The bytes of each parameter, as the kernel was compiled."""
+        self._device.enter()
+        sizes: list[int] = []
+        while True:
+            status, _, size = self._device.driver.cuFuncGetParamInfo(self.handle, len(sizes))
+            if status:
+                return sizes
+            sizes.append(int(size))
+
     def prepare(self, words_bytes: int, shared_bytes: int) -> None:
         """Checks the parameters' size and asks for large shared memory, once.
 
@@ -98,6 +108,14 @@ class KernelHandle:
                 expect=f"{self.parameter_bytes} bytes",
                 actual=f"{words_bytes} bytes",
             )
+        self.allow_shared(shared_bytes)
+
+    def allow_shared(self, shared_bytes: int) -> None:
+        """Asks for large shared memory, once.
+
+        Raises:
+            CudaError: the GPU has less shared memory than that.
+        """
         if shared_bytes > self._shared_bytes:
             most = self._device.properties.shared_bytes
             if shared_bytes > most:

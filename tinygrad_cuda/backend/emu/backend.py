@@ -13,10 +13,12 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.backend.emu.compiler import toolchain
+from tinygrad_cuda.backend.emu.raw_kernel import EmulatedRawKernel
 from tinygrad_cuda.backend.emu.runtime import EmulatedModule
 from tinygrad_cuda.backend.emu.tensor_map import tensor_map
 from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
+from tinygrad_cuda.backend.launch.raw_text import RawText
 from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
@@ -61,6 +63,7 @@ class EmuBackend:
     """
 
     staged: type = type(None)  # nothing waits on the host
+    writes_in_place = False  # a raw kernel with a fault has changed nothing
     graphs: Graphs | None = None  # what a launch costs here is the kernel itself
 
     def __init__(self, device: Device) -> None:
@@ -108,6 +111,16 @@ class EmuBackend:
         self.error.bytes.fill(0)
         runs, self._runs = self._runs, {}
         return bad_index(words[:4], runs)
+
+    def raw_kernel(self, text: RawText) -> EmulatedRawKernel:
+        """A kernel of the user's, compiled."""
+        return EmulatedRawKernel(text)
+
+    def copy_of(self, storage: EmuBuffer, nbytes: int) -> EmuBuffer:
+        """The first bytes of a storage in memory of their own."""
+        memory = new_buffer(nbytes)
+        memory.bytes[:] = storage.bytes[:nbytes]
+        return memory
 
     # The machine under the executable
 

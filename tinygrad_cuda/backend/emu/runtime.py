@@ -39,6 +39,8 @@ class EmulatedModule:
 
     Args:
         source: the prelude and kernels, the text that NVRTC would get.
+        options: of the compiler, besides those of all kernels.
+        fields: of the parameters, where the source does not spell them out.
 
     Raises:
         DeviceError: the machine has no C++ compiler.
@@ -60,9 +62,12 @@ class EmulatedModule:
         array([0., 2., 4.], dtype=float32)
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(
+        self, source: str, options: tuple[str, ...] = (), fields: Sequence[str] = ()
+    ) -> None:
         self.source = source
-        self.path = compile_source(source)
+        self.fields = list(fields)
+        self.path = compile_source(source, options)
         self._library = ctypes.CDLL(str(self.path))
         self._kernels: dict[str, Any] = {}
         _check_layout(self._library)
@@ -78,6 +83,7 @@ class EmulatedModule:
         thread_order: int | None = None,
         site: RawSite | None = None,
         cluster: int = 1,
+        called: str = "",
     ) -> None:
         """Runs a kernel to its end.
 
@@ -93,6 +99,7 @@ class EmulatedModule:
                 ``TGC_EMU_ORDER`` when left out.
             site: the user's line behind the kernel, for errors.
             cluster: blocks that run together and reach each other's shared memory.
+            called: the kernel's name in errors, where it is another.
 
         Raises:
             ArgumentError: the library has no such kernel, or a size is out of range.
@@ -119,7 +126,8 @@ class EmulatedModule:
             launch.machine = _machine(self._library)
             failed = kernel(ctypes.byref(launch))
         if failed:
-            raise _fault(name, launch, words, _parameter_names(self.source, name), site)
+            fields = self.fields or _parameter_names(self.source, name)
+            raise _fault(called or name, launch, words, fields, site)
 
     def _kernel(self, name: str) -> Any:
         kernel = self._kernels.get(name)
@@ -236,7 +244,7 @@ _ASYNC_FAULTS = (
 # What went wrong ----------------------------------------------------------------------------------
 
 _BOUNDS, _MISALIGNED, _DEADLOCK, _BARRIERS, _MASK, _CANARY, _BLOCK_SIZE, _PARAMETERS = range(1, 9)
-_SHARED_ACCESS, _ASYNC = 9, 10
+_SHARED_ACCESS, _ASYNC, _RACE = 9, 10, 11
 
 
 def _parameter_names(source: str, kernel: str) -> list[str]:
@@ -259,6 +267,10 @@ def _fault(
     if error.kind in (_BOUNDS, _MISALIGNED):
         pointer = _pointer_name(error.base, words, fields)
         message, expect, actual = _describe_access(error, where, pointer)
+    elif error.kind == _RACE:
+        is_global = bool((words == np.uint64(error.base)).any())
+        pointer = _pointer_name(error.base, words, fields) if is_global else "shared memory"
+        message, expect, actual = _describe_race(error, where, pointer)
     else:
         message, expect, actual = _describe(error, launch, where)
     return KernelFault("emu", f"kernel '{name}' {message}", expect=expect, actual=actual, site=site)
@@ -288,6 +300,21 @@ def _describe_access(error: _Error, where: str, pointer: str) -> tuple[str, str,
         f"{verb} outside the buffer",
         f"{held} for {pointer}, elements of {error.size} bytes",
         f"{index}, limit {limit}, {where}",
+    )
+
+
+def _describe_race(error: _Error, where: str, memory: str) -> tuple[str, str, str]:
+    here, there = ("writes" if wrote else "reads" for wrote in (error.write, error.second))
+    verb = {"writes": "written", "reads": "read"}[there]
+    other = f"thread {error.first}" + (f" of block {error.count}" if error.count >= 0 else "")
+    order = (
+        "__syncthreads() between the two, or an atomic operation"
+        if error.count < 0 else "blocks that write apart from each other, or atomic operations"
+    )  # fmt: skip
+    return (
+        f"{here} what {other} has {verb}, in no order: a race",
+        order,
+        f"{memory}, index {error.index} of {error.size} bytes, {where}",
     )
 
 
