@@ -196,6 +196,7 @@ __all__ = [
     "cosine_embedding_loss",
     "ctc_loss",
     "cuda",
+    "custom_op",
     "data",
     "detect_nan",
     "device",
@@ -375,6 +376,7 @@ _LATE_MODULES = (
 )  # fmt: skip
 _LATE_NAMES = {
     "RawKernel": "kernels.raw",
+    "custom_op": "kernels.custom",
     "kernel": "kernels.elementwise",
     "load": "utils.checkpoints", "save": "utils.checkpoints",
     "export_cuda": "utils.cuda_export",
@@ -422,6 +424,7 @@ if TYPE_CHECKING:
         utils,
         version,
     )
+    from tinygrad_cuda.kernels.custom import custom_op
     from tinygrad_cuda.kernels.elementwise import kernel
     from tinygrad_cuda.kernels.raw import RawKernel
     from tinygrad_cuda.nn.functional import (

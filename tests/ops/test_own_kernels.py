@@ -172,6 +172,53 @@ def test_every_function_agrees_on_the_devices(request: pytest.FixtureRequest) ->
             np.testing.assert_allclose(emu, cpu, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
+def random_text(rng: np.random.Generator, depth: int, integers: bool) -> str:
+    """An expression of a and b in C, with its precedences left to the reader of the text."""
+
+    def part() -> str:
+        return random_text(rng, depth - 1, integers)
+
+    if depth == 0:
+        return str(
+            rng.choice(["a", "b", "3", "7"] if integers else ["a", "b", "2", "0.75f", "1.5"])
+        )
+    kinds = ["sum", "sum", "choice", "paren", "neg", "cast"] + ["bits"] * 2 * integers
+    kind = rng.choice(kinds if integers else [*kinds, "call", "call"])
+    if kind == "sum":
+        return f"{part()} {rng.choice(['+', '-', '*', '+', '*'])} {part()}"
+    if kind == "bits":
+        return f"{part()} {rng.choice(['&', '|', '^', '%', '/'])} ({part()} | 1)"
+    if kind == "choice":
+        return f"({part()} {rng.choice(['<', '>=', '==', '!='])} {part()} ? {part()} : {part()})"
+    if kind == "neg":
+        return f"-({part()})"
+    if kind == "cast":
+        return f"({rng.choice(['int', 'T'])})({'b' if integers else f'tanhf({part()}) * 9'})"
+    if kind == "call":
+        return f"{rng.choice(['tanhf', 'sinf', 'fabsf', 'atanf', 'erff'])}({part()})"
+    return f"({part()})"
+
+
+def test_random_texts_agree_on_the_devices(request: pytest.FixtureRequest) -> None:
+    """Each text as NumPy reads it, and as the C++ compiler does: precedences, types, casts."""
+    device_or_skip("emu", request)
+    rng = np.random.default_rng(5)
+    for dtype, count in ((np.int32, 40), (np.float64, 60)):
+        values = rng.integers(-9, 10, (2, 16)) if dtype is np.int32 else rng.normal(0, 2, (2, 16))
+        texts, results = [], {on: [] for on in DEVICES}
+        while len(texts) < count:
+            text = f"y = {random_text(rng, 3, dtype is np.int32)}"
+            row = elementwise_row(f"text{len(texts)}", ("a", "b"), text, None, None)
+            if row.floating and dtype is np.int32:
+                continue
+            texts.append(text)
+            for on in DEVICES:
+                results[on].append(row(*(tc.tensor(v.astype(dtype), device=on) for v in values)))
+        cpu, emu = (tc.stack(results[on]).cpu().numpy() for on in DEVICES)
+        for text, a, b in zip(texts, cpu, emu):
+            np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-9, err_msg=text)
+
+
 def test_generated_text_compiles_for_gpus(architectures: list[str]) -> None:
     """The rows' text in a generated kernel, by NVRTC, with half types and doubles."""
     pytest.importorskip("cuda.bindings.nvrtc")

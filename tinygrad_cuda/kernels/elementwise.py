@@ -87,14 +87,22 @@ def kernel(
             actual=f"{type(text).__name__}",
         )  # fmt: skip
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        names = input_names("kernel", function)
-        row = elementwise_row(function.__name__, names, text, numpy, gradient)
-        if not isinstance(row.op.gradient, str):
-            check_gradient(row, domain)
-        return _as_function(function, row)
+    return lambda function: as_op(function, text, numpy, gradient, domain)
 
-    return decorate
+
+def as_op(
+    function: Callable[..., Any],
+    text: str,
+    numpy: Callable[..., Any] | None,
+    gradient: Gradient,
+    domain: Domain | Mapping[str, Domain],
+) -> Callable[..., Any]:
+    """The op of a text with the name, the inputs and the description of a function."""
+    names = input_names("kernel", function)
+    row = elementwise_row(function.__name__, names, text, numpy, gradient)
+    if not isinstance(row.op.gradient, str):
+        check_gradient(row, domain)
+    return described(function, _by_position(row))
 
 
 class KernelRow(NamedTuple):
@@ -141,16 +149,20 @@ def input_names(op: str, function: Callable[..., Any]) -> tuple[str, ...]:
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _as_function(function: Callable[..., Any], row: KernelRow) -> Callable[..., Any]:
-    """The op as a function with the name and description of the user's."""
+def described(function: Callable[..., Any], op: Callable[..., Any]) -> Callable[..., Any]:
+    """An op with the name and the description of the function above which it stands."""
+    for attribute in functools.WRAPPER_ASSIGNMENTS:
+        setattr(op, attribute, getattr(function, attribute))
+    return op
+
+
+def _by_position(row: KernelRow) -> Callable[..., Any]:
     names, count = row.names, len(row.names)
 
     def apply(*inputs: Any, **by_name: Any) -> Any:
         if by_name:
-            inputs = (
-                *inputs,
-                *(by_name.pop(name) for name in names[len(inputs) :] if name in by_name),
-            )
+            rest = [name for name in names[len(inputs) :] if name in by_name]
+            inputs = (*inputs, *map(by_name.pop, rest))
         if len(inputs) != count or by_name:
             raise ArgumentError(
                 row.op.name, "the inputs do not fit", expect=f"{', '.join(names)}",
@@ -158,8 +170,6 @@ def _as_function(function: Callable[..., Any], row: KernelRow) -> Callable[..., 
             )  # fmt: skip
         return row(*inputs)
 
-    for attribute in functools.WRAPPER_ASSIGNMENTS:
-        setattr(apply, attribute, getattr(function, attribute))
     return apply
 
 
