@@ -207,8 +207,8 @@ def _divide(box: Box) -> None:
 
 def _layer(box: Box, edges: list[tuple[Box, Box]]) -> None:
     """Layers of a group by longest paths; what nobody feeds stands above its first reader."""
-    order = {child: number for number, child in enumerate(box.children)}
-    # Groups may feed each other; an edge against the order of first nodes counts for nothing.
+    order = _order_of(box.children, edges)
+    # Groups may feed each other; an edge against this order counts for nothing.
     forward = sorted(
         ((a, b) for a, b in edges if order[a] < order[b]), key=lambda e: (order[e[0]], order[e[1]])
     )
@@ -226,6 +226,24 @@ def _layer(box: Box, edges: list[tuple[Box, Box]]) -> None:
     for child in box.children:
         box.layers[depth[child]].append(child)
     _order(box.layers, _with_lanes(box, forward, depth))
+
+
+def _order_of(children: list[Box], edges: list[tuple[Box, Box]]) -> dict[Box, int]:
+    """A topological order; where boxes feed each other in a ring, the first of them goes first."""
+    waits = dict.fromkeys(children, 0)
+    readers: dict[Box, list[Box]] = {}
+    for a, b in edges:
+        waits[b] += 1
+        readers.setdefault(a, []).append(b)
+    order: dict[Box, int] = {}
+    while waits:
+        box = next((child for child, count in waits.items() if count == 0), next(iter(waits)))
+        del waits[box]
+        order[box] = len(order)
+        for reader in readers.get(box, ()):
+            if reader in waits:
+                waits[reader] -= 1
+    return order
 
 
 def _with_lanes(

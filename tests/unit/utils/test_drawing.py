@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import networkx
 import pytest
 
 import tinygrad_cuda as tc
@@ -169,6 +170,18 @@ def test_pictures(tmp_path: Path) -> None:
     with tc.record_modules():
         y = Net()(tc.ones(2, 6))
     assert tc.draw(y, tmp_path / "y.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_groups_stand_below_those_that_feed_them() -> None:
+    """Also where a constant makes the later group's first node an early one."""
+    graph = networkx.DiGraph()
+    for number, module in enumerate(("late", "early", "late"), 1):
+        graph.add_node(number, label=f"{number} (1,) float32", module=(module,))
+    graph.add_edges_from([(1, 3), (2, 3)])
+    layout = Layout(graph)
+    layout.place(set())
+    boxes = {box.name: box for box in layout.root.walk() if box.kind == "module"}
+    assert boxes["early"].y + boxes["early"].height <= boxes["late"].y
 
 
 def test_a_layer_that_is_called_twice() -> None:
