@@ -291,6 +291,18 @@ def test_lenet(digits: Path, tmp_path: Path) -> None:
     assert_picture(tmp_path / "lenet" / "attention.png")
 
 
+def test_quantize(digits: Path, tmp_path: Path) -> None:
+    """ONNX Runtime computes the trained network in 8 bits almost as well, from a smaller file."""
+    done = run("quantize.py", "--data", str(digits), "--smoke", "--batch-size", "50",
+               "--calibrate", "100", "--target", "50", "--out", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "calibrated on 100 images" in done.stdout
+    reached = dict(re.findall(r"(float32|int8) .* accuracy ([\d.]+) %", done.stdout))
+    assert abs(float(reached["float32"]) - float(reached["int8"])) < 4
+    exact, small = (tmp_path / f"lenet{part}.onnx" for part in ("", "_int8"))
+    assert small.stat().st_size < 0.4 * exact.stat().st_size
+
+
 def test_gpt(tmp_path: Path) -> None:
     """Learns the letters of a given text in a few steps, and writes in its alphabet."""
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question.\n" * 40)
