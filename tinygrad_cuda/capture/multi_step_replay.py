@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.launch.graphs_by_address_replay import Addresses, GraphsByAddress
 from tinygrad_cuda.capture.frame_replay import ReplayFrame, RunEvent
 from tinygrad_cuda.capture.program import CapturedProgram
 from tinygrad_cuda.capture.results import Fresh, Result
@@ -26,18 +27,8 @@ from tinygrad_cuda.engine.realize import lock_of
 from tinygrad_cuda.replay.switches import switches
 
 LENGTH = 32  # turns in one graph; even, since a loop's results alternate between two buffers
-SEGMENTS, WAYS = 64, 3  # segments of a call's turns at most; variants of each
+SEGMENTS, VARIANTS = 64, 3  # graphs of a call's turns at most; how many may be on other addresses
 ALIGNMENT = 16  # bytes that kernels may read at once
-
-
-class _ReplaySegment:
-    """Turns of a call as they were, and the graph for when they come again."""
-
-    __slots__ = ("mark", "chain")
-
-    def __init__(self, mark: Any) -> None:
-        self.mark = mark
-        self.chain: Any = None
 
 
 class MultiStepReplay:
@@ -76,7 +67,7 @@ class MultiStepReplay:
         hidden = [k for k in self.sizes if k not in returned and k not in self.gradients]
         self.hidden = {k: backend.allocate(self.sizes[k]) for k in hidden}
         self.chains: dict[tuple[int, bool], Any] = {}
-        self.segments: dict[tuple[int, int], deque[_ReplaySegment]] = {}  # the latest first
+        self.graphs: GraphsByAddress[Any] = GraphsByAddress(SEGMENTS * VARIANTS)
         self.last: dict[int, deque[int]] = {}  # where memory that went outside was, by number
 
     def _chain(self, length: int) -> Any:
@@ -187,7 +178,7 @@ class MultiStepReplay:
         chain, mark = self._chain(length), None
         if len(numbers) == length and done < SEGMENTS * LENGTH and settings.debug < 2:
             mark = self._mark(done, len(numbers), put, values)
-            chain = self._chain_like(done // LENGTH, length, mark) or chain
+            chain = self._own_chain(length, mark) or chain
             if chain.again(mark, [run for runs in numbers for run in runs]):
                 put(done + length - 1, values)
                 return
@@ -201,18 +192,13 @@ class MultiStepReplay:
                 position += 1
         chain.flush(mark)
 
-    def _chain_like(self, number: int, length: int, mark: Any) -> Any:
-        """The chain of a segment that was seen before, if it was."""
-        segments = self.segments.setdefault((number, length), deque(maxlen=WAYS))
-        for segment in segments:
-            if segment.mark == mark:
-                segments.remove(segment)
-                segments.appendleft(segment)
-                if segment.chain is None:
-                    segment.chain = self._chain(length).twin()
-                return segment.chain
-        segments.appendleft(_ReplaySegment(mark))
-        return None
+    def _own_chain(self, length: int, mark: Addresses) -> Any:
+        """The chain of turns that have come before on these addresses; None the first time."""
+        chain = self.graphs.find(mark)
+        if chain is None and self.graphs.wanted(mark):
+            chain = self._chain(length).twin()
+            self.graphs.keep(mark, chain)
+        return chain
 
     def _mark(
         self,
@@ -220,13 +206,14 @@ class MultiStepReplay:
         count: int,
         put: Callable[[int, list[Any]], None],
         values: list[Any],
-    ) -> list[Any]:
-        """All addresses of a segment; its first two turns determine those of the others."""
+    ) -> Addresses:
+        """Where turns are in a call, and all their addresses: two turns determine the others'."""
         marks: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
         for turn in range(done, done + min(count, 2)):
             put(turn, values)
             marks.append(list(values))
-        return [[None if v is None else v.address for v in pieces] for pieces in marks]
+        addresses = [-1 if v is None else v.address for pieces in marks for v in pieces]
+        return done, count, *addresses
 
     def finish(self, given: Given, values: list[Any]) -> Fresh:
         """Leaves the last turn's gradients."""

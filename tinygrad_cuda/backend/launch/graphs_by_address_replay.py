@@ -11,8 +11,7 @@ from typing import Generic, TypeVar
 
 from tinygrad_cuda.backend.base import replays
 
-GRAPHS = 8  # of one loop
-SEEN = 8  # combinations of addresses that are remembered, to recognise one that recurs
+GRAPHS = 8  # of one loop; as many combinations are remembered, to recognise one that recurs
 IDLE = 64  # runs after which a graph makes room for another one
 
 Addresses = tuple[int, ...]
@@ -29,12 +28,17 @@ class _Made(Generic[G]):
 
 
 class GraphsByAddress(Generic[G]):
-    """What was built for addresses that recurred."""
+    """What was built for addresses that recurred.
 
-    def __init__(self) -> None:
+    Args:
+        capacity: how many at most.
+    """
+
+    def __init__(self, capacity: int = GRAPHS) -> None:
+        self._capacity = capacity
         self._made: dict[Addresses, _Made[G]] = {}
         self._runs = 0  # how often one of them has run
-        self._seen: deque[Addresses] = deque(maxlen=SEEN if replays.graphs_by_address else 0)
+        self._seen: deque[Addresses] = deque(maxlen=capacity if replays.graphs_by_address else 0)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -60,13 +64,13 @@ class GraphsByAddress(Generic[G]):
         return False
 
     def forget(self) -> None:
-        """Drops what knows addresses that are no longer right."""
+        """Drops all graphs, whose addresses are no longer right."""
         self._made.clear()
         self._seen.clear()
 
     def _room(self) -> bool:
         """Whether there may be one graph more; one that has not run for long goes."""
-        if len(self._made) >= GRAPHS:
+        if len(self._made) >= self._capacity:
             oldest = min(self._made, key=lambda addresses: self._made[addresses].run)
             if self._runs - self._made[oldest].run < IDLE:
                 return False
