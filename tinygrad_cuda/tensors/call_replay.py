@@ -43,20 +43,21 @@ class _TemplatedCall:
 
     Args:
         template: of all nodes; its inputs are the Tensors of the call.
+        head: what its result has besides its sources.
         strides: of the Tensor that it gives.
         checks: positions of checks, with the text of each one's error.
-
-    Attributes:
-        head: of the result, if it can be there before the others.
     """
 
     __slots__ = ("template", "head", "strides", "checks")
 
     def __init__(
-        self, template: SubgraphTemplate, strides: Any, checks: list[tuple[int, str, str, str]]
+        self,
+        template: SubgraphTemplate,
+        head: Any,
+        strides: Any,
+        checks: list[tuple[int, str, str, str]],
     ) -> None:
-        self.template, self.strides, self.checks = template, strides, checks
-        self.head = None if template.heads is None else template.heads[0]
+        self.template, self.head, self.strides, self.checks = template, head, strides, checks
 
 
 class _RecordedCalls:
@@ -194,20 +195,11 @@ def _validate(function: Any, args: Any, options: dict[str, Any], result: Any) ->
 def _repeated(
     call: _TemplatedCall, nodes: tuple[Node, ...], recorder: Recorder, site: RawSite | None
 ) -> Any:
-    template, head, device = call.template, call.head, nodes[0].device
     codes: Any = ()
     if call.checks:
         codes = [(k, register_check(op, what, site, domain)) for k, op, what, domain in call.checks]
-    if head is not None:
-        node = waiting(template, head, nodes, device, site, codes)
-        return pending(node, recorder, call.strides, template.length)
-    made = template([*nodes], device, (site,))
-    for k, code in codes:
-        made[k].attributes = {**made[k].attributes, "code": code}
-    result = wrap(made[template.chosen[0]])  # which may be an argument
-    result._strides = call.strides
-    recorder.recorded += template.length - 1
-    return result
+    node = waiting(call.template, call.head, nodes, nodes[0].device, site, codes)
+    return pending(node, recorder, call.strides, call.template.length)
 
 
 _PLAIN = frozenset((int, bool, str, type(None), DType))
@@ -236,13 +228,15 @@ def _made(
                 # It writes in place, or returns a view.
                 return None
             template = SubgraphTemplate(inputs, [result.node])
+            if template.heads is None:
+                return None  # it gives an argument's own node
             checks = [
                 (position, *described_check(code)) for position, code in template.checks.items()
             ]
         except Exception:
             # It looks at a value, say; an error of the call itself is raised again.
             return None
-        return _TemplatedCall(template, result._strides, checks)
+        return _TemplatedCall(template, template.heads[0], result._strides, checks)
 
 
 def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:

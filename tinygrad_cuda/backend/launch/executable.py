@@ -28,7 +28,7 @@ from tinygrad_cuda.backend.launch.launch_params import (
     first_uses,
 )
 from tinygrad_cuda.backend.launch.report import Roof, report
-from tinygrad_cuda.backend.launch.run_chain import RunChain, SingleRuns
+from tinygrad_cuda.backend.launch.run_chain import RunChain
 from tinygrad_cuda.backend.launch.steady_replay import SteadyRuns
 from tinygrad_cuda.backend.launch.validate import Validator
 from tinygrad_cuda.core.config import settings
@@ -328,7 +328,7 @@ class LoweredExecutable:
         graphs = self.machine.graphs if replays.multi_run_graphs else None
         looked_at = settings.sync or settings.validate or watched.observer is not None
         if graphs is None or settings.debug >= 2 or looked_at:
-            return SingleRuns([one.start for one in programs])
+            return RunChain([one.start for one in programs])
         return graphs.chain(programs, length)
 
     def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:

@@ -17,11 +17,12 @@ from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Part, kernel_nodes
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
+from tinygrad_cuda.backend.launch.run_chain import RunChain
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number
 
 
-class MultiRunGraph:
+class MultiRunGraph(RunChain):
     """Turns of one or more runs as a graph, which starts when all its turns have been added.
 
     The first launches of a run wait for the last ones of the run before it; within a run the
@@ -58,7 +59,7 @@ class MultiRunGraph:
         self.sent: bytearray | None = None
         self.graph: Any = None
         self.updated = 0
-        self.mark: Any = None  # what the caller knows the last turns by
+        self.mark: Any = None  # by which the caller identifies the last turns
 
     def twin(self) -> MultiRunGraph:
         """A chain of the same turns that keeps parameters of its own."""
@@ -148,7 +149,7 @@ class MultiRunGraph:
         """Starts what was added: as a graph, or one launch after another if it is not all of it.
 
         Args:
-            mark: by what `again` shall know these turns; of all that decides their parameters.
+            mark: by what `again` recognises these turns; of all that decides their parameters.
         """
         count, self.added = self.added, 0
         if count == len(self.programs):
