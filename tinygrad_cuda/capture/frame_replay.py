@@ -90,7 +90,7 @@ class ReplayFrame:
                 cell.forget_aliases()
             # The list, the cell, this variable and the argument: nobody else has this node.
             alone = reference_count(node) == 4 and type(cell) is Cell
-            if alone and output_spec.plain and not node.requires_grad:
+            if alone and not (output_spec.requires_grad or node.requires_grad):
                 node.storage = new
             else:
                 cell.put(output_spec.node(new))

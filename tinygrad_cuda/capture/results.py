@@ -25,14 +25,13 @@ class OutputSpec:
         source: number of its storage among the values of a replay.
     """
 
-    __slots__ = ("op", "outputs", "device", "requires_grad", "site", "spent", "source", "plain")
+    __slots__ = ("op", "outputs", "device", "requires_grad", "site", "spent", "source")
 
     def __init__(self, node: Node, source: int) -> None:
         self.op = node.op
         self.outputs, self.device, self.site = node.outputs, node.device, node.site
         self.requires_grad, self.spent = node.requires_grad, node.spent
         self.source = source
-        self.plain = not node.requires_grad
 
     def node(self, storage: Any) -> Node:
         """A node that holds the storage."""

@@ -122,7 +122,6 @@ class _ScalarGroup:
         self.number = number
         self.first = parameter
         self.host = host
-        self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
         # Options that are numbers may change: what depends on them is compared by its log.
         options = [key for key in self.group if key != "params"]
@@ -224,11 +223,10 @@ class _ScalarGroup:
             raise Stale("the optimizer's state was replaced")
         if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
             raise Stale("a tensor of the optimizer's state was replaced")
-        whole = len(group["params"]) == self.parameters  # the list itself may have been changed
-        if whole and group == self.group:
+        if group == self.group:
             return True
-        if not whole or group.keys() != self.group.keys():
-            raise Stale("the optimizer's parameters or options have changed")
+        if group.keys() != self.group.keys():
+            raise Stale("the optimizer's options have changed")
         for key in self.fixed:
             if group[key] != self.group[key]:
                 raise Stale(f"the optimizer's {key} has changed")
@@ -335,8 +333,7 @@ class StepReplay(StepEvent):
         # When all was last looked through: the changes, and the optimizer's steps.
         self._seen, self._steps = -1, -1
         self.scalar_groups: list[_ScalarGroup] = []
-        # By a later step's parameters: those of this step's, and the states that it leaves alone.
-        self._behind: dict[int, tuple[list[_ScalarGroup], list[Any]]] = {}
+        self._earlier: dict[int, dict[str, Any]] = {}  # the host states behind earlier steps
         self._current = -1
         # Of each parameter that is updated: it, its state before, and its index in `scalar_groups`.
         self._before: list[tuple[Tensor, dict[str, Any], int]] = []
@@ -445,35 +442,21 @@ class StepReplay(StepEvent):
         if self.optimizer.state is not self.mapping:
             raise Stale("the optimizer's state was replaced")
         self.lists.compare()
+        earlier = self._earlier = {} if before is None else before.hosts()
         for scalar_group in self.scalar_groups:
             group = self.optimizer.param_groups[scalar_group.number]
-            host = scalar_group.current() if before is None else before.host_behind(scalar_group)
-            scalar_group.foresee(group, host)
+            hosts = [
+                earlier.get(id(parameter)) or {key: state[key] for key in scalar_group.host}
+                for parameter, state in zip(scalar_group.owners, scalar_group.states)
+            ]
+            if any(host != hosts[0] for host in hosts):
+                raise Stale("the optimizer's state differs between parameters")
+            scalar_group.foresee(group, hosts[0])
 
-    def host_behind(self, later: _ScalarGroup) -> dict[str, Any]:
-        """The host state of a later step's parameters behind this step.
-
-        Raises:
-            Stale: it differs between them.
-        """
-        if id(later) not in self._behind:
-            mine = {
-                id(owner): scalar_group
-                for scalar_group in self.scalar_groups
-                for owner in scalar_group.owners
-            }
-            own = {id(mine[id(p)]): mine[id(p)] for p in later.owners if id(p) in mine}
-            states = zip(later.owners, later.states)
-            self._behind[id(later)] = (
-                list(own.values()),
-                [s for p, s in states if id(p) not in mine],
-            )
-        steps, others = self._behind[id(later)]
-        hosts = [scalar_group.after() for scalar_group in steps]
-        hosts += [{key: state[key] for key in later.host} for state in others]
-        if any(host != hosts[0] for host in hosts[1:]):
-            raise Stale("the optimizer's state differs between parameters")
-        return hosts[0]
+    def hosts(self) -> dict[int, dict[str, Any]]:
+        """The host states behind this step and those before it, by their parameters' identities."""
+        own = {id(p): group.after() for group in self.scalar_groups for p in group.owners}
+        return {**self._earlier, **own}
 
     def _look(self) -> None:
         """Looks through options and state, which may have changed."""
