@@ -39,7 +39,7 @@ from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.creation import defaults, get_default_device
 from tinygrad_cuda.tensors.tensor import Tensor
 
-MISS: Any = object()  # what a call gives that must go the long way
+MISS: Any = object()  # what a call gives that must be replayed by `CapturedProgram.run`
 NOBODY = ReplayFrame([])  # for events of the host, which look at no cell
 OWN = LISTED + 1  # references to a thing in a list, if one other thing refers to it
 
@@ -269,7 +269,7 @@ class FastReplay:
 
 
 def fast_replay(program: CapturedProgram, given: Given) -> FastReplay | None:
-    """The short way for later calls like this one, which has just been replayed; or None."""
+    """The fast replay of later calls like this one, which has just been replayed; or None."""
     if program.fast is None:
         possible = switches.fast_replay and can_replay_fast(program, given)
         program.fast = FastReplay(program, given) if possible else False

@@ -363,16 +363,16 @@ class Capture:
         self._streams.pop(id(generator), None)
 
     def rewound(self, generator: Any, seed: int, number: int) -> None:
-        """The Generator was set to another place, such as one that it was at before.
+        """The Generator was set to another number, such as one that it was at before.
 
         Raises:
             CompileError: it was not there within this call.
         """
-        draws = self._stream(generator, *generator.place())
+        draws = self._stream(generator, *generator.position())
         if seed != draws.seed or number < draws.first:
             raise CompileError(
                 "set_state",
-                "a Generator goes to a place from outside the compiled function",
+                "a Generator is set to a state from outside the compiled function",
                 expect="a state that get_state() gave within the same call",
                 actual=f"number {number} of seed {seed}",
                 hint="set the state before the call, or use manual_seed()",
@@ -475,7 +475,7 @@ class Capture:
             actual=f"{node.op.name} {tuple(node.shape)} {node.dtype.name}",
             hint="return the tensor and look at it outside, or choose with tc.where(...)",
         )
-        # The function may catch it and go on another way than it would without compilation.
+        # The function may catch it and do something else than it would without compilation.
         self.refused = self.refused or error
         raise error
 

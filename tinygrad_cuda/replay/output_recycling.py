@@ -17,7 +17,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.replay.dirty_tracking import UnseenCell, leave_unseen
 
 SMALL = 64 << 10  # bytes: larger memory goes back to the pool
-KEPT = 4  # results of earlier calls that are watched, to see whether somebody holds them
+EARLIER = 4  # results of earlier calls that are watched, to see whether somebody holds them
 
 
 def _alone() -> tuple[int, tuple[int, ...]]:
@@ -81,7 +81,7 @@ class RecycledOutputs:
         plain = plain and all(step is common.detach for step, _ in chain)
         if plain and node.storage.nbytes <= SMALL:
             self.earlier.append(((tensor, cell, node, node.storage), chain, node.spent))
-            del self.earlier[:-KEPT]
+            del self.earlier[:-EARLIER]
             if type(cell) is Cell:
                 leave_unseen(cell)
 

@@ -42,27 +42,32 @@ class GraphSignature(GuardMatch):
         always: positions in `numbers` that are never part of the key.
     """
 
-    __slots__ = ("key", "always", "_places", "_tokens", "_count")
+    __slots__ = ("key", "always", "_numbers_of", "_tokens", "_count")
 
     def __init__(self, device: Device, wanted: list[Node]) -> None:
         super().__init__([], [], [], [], [], [], [], [])
         self.always: list[int] = []
-        self._places: dict[Node, int] = {}
+        self._numbers_of: dict[Node, int] = {}
         self._tokens: list[Any] = []
         self._count = 0
         self.key: Any = None
         listed = self._walk(wanted) and not any(map(_sources_of, self.inputs))
         if listed and self._count_calls():
-            numbers_of = self._places
+            numbers_of = self._numbers_of
             self.key = (
                 device, tuple(self._tokens), tuple([numbers_of[node] for node in wanted])
             )  # fmt: skip
         # References to nodes are counted.
-        self._places = {}
+        self._numbers_of = {}
 
     def _walk(self, wanted: list[Node]) -> bool:
         """Lists all; False where a trace is needed."""
-        numbers_of, inputs, slots, storages = self._places, self.inputs, self.slots, self.storages
+        numbers_of, inputs, slots, storages = (
+            self._numbers_of,
+            self.inputs,
+            self.slots,
+            self.storages,
+        )
         tokens, calls, pending = self._tokens, self.calls, self.pending
         numbers: dict[int, int] = {}  # of a storage, by its identity
         stack = wanted[::-1]
@@ -111,7 +116,7 @@ class GraphSignature(GuardMatch):
         return True
 
     def _add_single(self, node: Node, sources: tuple[Node, ...]) -> None:
-        numbers_of, op = self._places, node.op
+        numbers_of, op = self._numbers_of, node.op
         read: list[Any] = [numbers_of[source] for source in sources]
         if node.attributes is NO_ATTRIBUTES or (op.kind == "identity" and op is not common.output):
             # What an identity refers to besides is for gradients.
@@ -126,7 +131,7 @@ class GraphSignature(GuardMatch):
 
     def _add_results(self, call: Deferred) -> None:
         """The results of a call, of which some may be gone."""
-        numbers_of, pending, first = self._places, self.pending, self._count
+        numbers_of, pending, first = self._numbers_of, self.pending, self._count
         self._count += len(call.ends)
         ends = [reference() for reference in call.ends]
         alive = [end for end in ends if end is not None]
@@ -202,7 +207,7 @@ class Marks:
         One structure may have several plans: a value may be held in one turn and free in the next.
         """
         entries = cache.signatures.setdefault(self.key, PlanEntries())
-        entries[:] = [PlanEntry(self, *plan), *entries[: WAYS - 1]]
+        entries[:] = [PlanEntry(self, *plan), *entries[: VARIANTS - 1]]
 
 
 class PlanEntry:
@@ -377,7 +382,7 @@ class Expected:
         else:
             return
         raise TgcError(
-            "validate", f"plan_lookup: {what} found than by a trace",
+            "validate", f"plan_lookup: {what} than by a trace",
             expect="the plan of the same graph on the same values", actual=actual,
             site=wanted[-1].site,
             hint="this is an error of tinygrad_cuda; TGC_FAST=-plan_lookup switches it off",
@@ -390,7 +395,7 @@ _PICKED = LISTED + 1
 STEADY = 16
 # Structures at most; with one more, all are dropped. At first sight only the key is.
 CAPACITY = 1024
-WAYS = 4  # plans of a structure, and guards of a hint
+VARIANTS = 4  # plans of a structure, and guards of a hint
 HINTED = 8  # wanted nodes whose shapes say which guards are tried
 
 
@@ -461,7 +466,7 @@ def _run_fitting(
             entries.runs += 1
             if entries.runs == STEADY and switches.plan_guards:
                 guards = cache.guards.setdefault(hint, [])
-                guards[WAYS - 1 :] = ()
+                guards[VARIANTS - 1 :] = ()
                 guards.insert(0, (guard_over(match, wanted), entries))
             entry.run(match, wanted)
             return True

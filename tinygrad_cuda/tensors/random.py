@@ -118,7 +118,7 @@ class Generator:
 
     def get_state(self) -> Tensor:
         """Seed and next number as a uint8 Tensor on cpu."""
-        seed, number = self.place()
+        seed, number = self.position()
         node = buffer_node(_state_of(seed, number), CPU)
         if (capture := capturing()) is not None:
             position = capture.peek(self, seed, number)
@@ -150,7 +150,7 @@ class Generator:
         with self._lock:
             self._seed, self._next = seed, number
 
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """The seed and the number that comes next."""
         with self._lock:
             return self._seed, self._next

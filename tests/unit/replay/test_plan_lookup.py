@@ -98,7 +98,7 @@ def test_every_length_of_a_growing_text_has_a_path(
 
     def write() -> list[Any]:
         text = tc.ones(2, 1)
-        for _ in range(3 * plan_lookup.WAYS):
+        for _ in range(3 * plan_lookup.VARIANTS):
             text = tc.cat((text, text[:, -1:] * 2), 1)
             text.numpy()
         return text.tolist()

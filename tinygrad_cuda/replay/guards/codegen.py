@@ -1,4 +1,4 @@
-"""Whether a call's arguments and the Python values around it are as its program knows them.
+"""Whether a call's arguments and the Python values around it are as its program recorded them.
 
 A function of its own asks this for each program, written once as text: a loop over arguments and
 names would take twice as long as what it looks at.

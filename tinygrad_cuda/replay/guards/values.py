@@ -259,7 +259,7 @@ def functions_of(code: CodeType) -> list[FunctionType]:
 
 
 def is_collected(thing: Any) -> bool:
-    """Whether the collector of garbage knows what an object of C refers to."""
+    """Whether the collector of garbage lists what an object of C refers to."""
     return gc.is_tracked(thing)
 
 
