@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import mode as modes
 
@@ -23,8 +26,22 @@ class detect_nan:
     finite already (a mask of -inf, say) excuse an op. Slow: meant for the hunt alone. A context
     manager, and a decorator with or without ().
 
+    With `every` or `sample` it may stay on while training: entered once a step, it looks at some
+    steps and leaves the others as they are. A parameter that is not finite already when a
+    step is looked at raises, too, since that step came too late.
+
+    Args:
+        function: the one to decorate, without ().
+        every: look at one of so many entries, the first one included.
+        sample: look as often as the time for it stays below this share of the time since the
+            first entry; 0.05 costs 5 % at most, once the first look has been made up for.
+        repro: a folder into which the operands of the op (``OP.npz``) and a script of ten lines
+            that computes it again (``OP.py``) are written.
+
     Raises:
-        NonFiniteError: names the op, the line, the element and the range of the operands.
+        NonFiniteError: names the op, the line, the element and the range of the operands; with
+            `repro` a note names the script.
+        ArgumentError: `every` is less than 1, `sample` is not between 0 and 1, or both are given.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -37,20 +54,37 @@ class detect_nan:
         ...
     """
 
-    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+    def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
         instance = super().__new__(cls)
-        return instance if function is None else instance(function)
+        if function is None:
+            return instance
+        instance.__init__(None, **options)  # type: ignore[misc]
+        return instance(function)
 
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        self._blocks: list[tuple[ExitStack, bool]] = []
+    def __init__(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        every: int | None = None,
+        sample: float | None = None,
+        repro: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._blocks: list[_Block] = []
+        self._schedule = _Schedule(every, sample)
+        self._repro = None if repro is None else os.fspath(repro)
 
     def __enter__(self) -> None:
+        now = modes.now
+        before = now.finite, now.unchecked, now.repro
+        stack = ExitStack()
+        looked = self._schedule.begins()
+        self._blocks.append(_Block(stack, before, looked))
+        if not looked:
+            return
         # What was recorded before is none of this block's business.
         realize_all()
-        stack = ExitStack()
         stack.enter_context(settings.override(eager=True))
-        self._blocks.append((stack, modes.now.finite))
-        modes.now.finite = True
+        now.finite, now.unchecked, now.repro = True, self._schedule.left_out, self._repro
 
     def __exit__(
         self,
@@ -58,21 +92,80 @@ class detect_nan:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        stack, before = self._blocks.pop()
-        with stack:
+        block = self._blocks.pop()
+        if not block.looked:
+            return
+        now = modes.now
+        with block.stack:
             try:
                 if error is None:
                     realize_all()
             finally:
-                modes.now.finite = before
+                now.finite, now.unchecked, now.repro = block.before
+        self._schedule.ends()
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
         def wrapper(*args: Any, **options: Any) -> Any:
-            with detect_nan():
+            with self:
                 return function(*args, **options)
 
         return wrapper  # type: ignore[return-value]
+
+
+class _Block(NamedTuple):
+    """A `with` block that was entered: what was on before, and whether it is looked at."""
+
+    stack: ExitStack
+    before: tuple[bool, int, str | None]
+    looked: bool
+
+
+class _Schedule:
+    """Which entries are looked at.
+
+    Attributes:
+        left_out: how many entries were not, since the last that was.
+    """
+
+    def __init__(self, every: int | None, sample: float | None) -> None:
+        if every is not None and sample is not None:
+            raise ArgumentError("detect_nan", "two schedules", expect="every or sample",
+                                actual=f"every={every}, sample={sample}")  # fmt: skip
+        if every is not None and every < 1:
+            raise ArgumentError("detect_nan", "every counts entries", expect="at least 1",
+                                actual=str(every))  # fmt: skip
+        if sample is not None and not 0 < sample < 1:
+            raise ArgumentError("detect_nan", "sample is a share of the time",
+                                expect="0 < sample < 1", actual=str(sample))  # fmt: skip
+        self.every, self.sample = every, sample
+        self.left_out = 0
+        self._entries = 0
+        self._first = self._start = self._spent = self._last = 0.0
+
+    def begins(self) -> bool:
+        """Whether the entry that begins now is looked at."""
+        self._entries += 1
+        if self.every is not None:
+            looked = (self._entries - 1) % self.every == 0
+        elif self.sample is not None:
+            self._start = time.perf_counter()
+            if self._entries == 1:
+                self._first = self._start
+            allowed = self.sample * (self._start - self._first)
+            looked = self._entries == 1 or self._spent + self._last <= allowed
+        else:
+            looked = True
+        if not looked:
+            self.left_out += 1
+        return looked
+
+    def ends(self) -> None:
+        """An entry that was looked at has ended."""
+        self.left_out = 0
+        if self.sample is not None:
+            self._last = time.perf_counter() - self._start
+            self._spent += self._last
 
 
 def set_detect_nan(mode: bool) -> None:

@@ -15,8 +15,9 @@ from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.backend.cpu.rows import evaluate
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import NonFiniteError, Site
+from tinygrad_cuda.engine.repro import write_repro
 from tinygrad_cuda.engine.trace import Trace
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
 
 Array = np.ndarray[Any, Any]
@@ -35,7 +36,10 @@ def check_finite(device: Device, trace: Trace, storages: Sequence[Any]) -> None:
     backend = registry.get(device)
     values: dict[Node, Any] = {}
     finite: dict[Node, bool] = {}
-    for node in program.outputs:
+    numbers, leaves = trace.value_numbers, dict[int, Node]()
+    if mode.now.unchecked:
+        leaves = {numbers[n]: n for n in trace.singles if n.op is common.variable}
+    for number, node in enumerate(program.outputs):
         sources = [values[source] for source in node.sources]
         if node.op is common.buffer:
             storage = storages[node.attributes["slot"]]
@@ -46,9 +50,26 @@ def check_finite(device: Device, trace: Trace, storages: Sequence[Any]) -> None:
             except BadIndex:
                 return  # the run itself reports it
         finite[node] = _is_finite(values[node])
+        if number in leaves and not finite[node]:
+            raise _missed(leaves[number])
         judged = node.op.kind in MAKERS and all(finite[source] for source in node.sources)
         if judged and not finite[node]:
-            raise _error(node, values[node], sources)
+            error = _error(node, values[node], sources)
+            if mode.now.repro is not None:
+                error.add_note(f"repro: python {write_repro(mode.now.repro, node, sources, error)}")
+            raise error
+
+
+def _missed(node: Node) -> NonFiniteError:
+    return NonFiniteError(
+        "detect_nan",
+        "a parameter was not finite before this step",
+        expect="finite parameters",
+        actual=f"a leaf of shape {node.shape} with inf or nan; {mode.now.unchecked} steps were not "
+        "looked at since the last one that was",
+        site=node.site,
+        hint="look at these steps with every=1",
+    )
 
 
 def _is_finite(value: Any) -> bool:

@@ -36,14 +36,18 @@ class Mode:
         site: the line that nodes carry instead of the caller's: gradient nodes have that of the
             forward node they belong to.
         finite: whether every value is looked at, to find what is not finite.
+        unchecked: how many steps were not looked at before this one, by a sampled `detect_nan`.
+        repro: the folder for the operands of an op that makes such a value, or None.
     """
 
-    __slots__ = ("gradients", "site", "finite")
+    __slots__ = ("gradients", "site", "finite", "unchecked", "repro")
 
     def __init__(self) -> None:
         self.gradients = True
         self.site: RawSite | None = None
         self.finite = False
+        self.unchecked = 0
+        self.repro: str | None = None
 
 
 class _Thread(threading.local):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
+from tinygrad_cuda.autograd import anomaly
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.graph.node import mode as modes
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVICES = ["cpu"] + (["emu"] if shutil.which("c++") else [])
@@ -340,3 +343,101 @@ def test_eager_is_switched_by_its_variable() -> None:
             check=True,
         )
         assert result.stdout.strip() == expected
+
+
+# Repros and samples -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "program"),
+    [
+        ("sqrt", lambda: (leaf([1.0, 3.0]) - 2).sqrt()),
+        ("cast", lambda: leaf([1e6]).half()),
+        ("sum", lambda: (leaf([[3e38, 3e38]]) * 1.0).sum(1)),
+        ("matmul", lambda: leaf([[3e38, 3e38]]) @ leaf([[1.0], [1.0]])),
+        ("log", lambda: leaf([0.0], dtype=tc.bfloat16).log()),
+        ("div", lambda: leaf([0.0, 4.0]).sqrt().sum().backward()),
+    ],
+)
+def test_a_repro_runs_and_reproduces(op: str, program: Callable[[], Any], tmp_path: Path) -> None:
+    """A script of ten lines and an archive; in a new process the same op raises."""
+    with pytest.raises(tc.NonFiniteError) as error, tc.detect_nan(repro=tmp_path):
+        program()
+    script = tmp_path / f"{op}.py"
+    assert error.value.__notes__ == [f"repro: python {script}"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{op}.npz", f"{op}.py"]
+    assert len(script.read_text().splitlines()) == 10
+    with pytest.raises(tc.NonFiniteError, match=rf"^\[{op}\] made .* from finite values"):
+        exec(compile(script.read_text(), script, "exec"), {"__file__": str(script)})
+
+
+def test_a_repro_is_a_program_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(tc.NonFiniteError), tc.detect_nan(repro=tmp_path):
+        leaf([-1.0]).log()
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "log.py")], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "[log] made nan from finite values" in done.stderr
+
+
+def test_one_entry_of_several_is_looked_at() -> None:
+    """The others run as without: values are pending, and nothing raises."""
+    watch = tc.detect_nan(every=3)
+    raised = []
+    for step in range(7):
+        try:
+            with watch:
+                leaf([-1.0]).log()
+        except tc.NonFiniteError:
+            raised.append(step)
+    assert raised == [0, 3, 6]
+
+
+def test_a_sampled_step_sees_what_was_missed() -> None:
+    """The step in between made a parameter nan; the next look says so, with the count."""
+    weight = leaf([1.0])
+    watch = tc.detect_nan(every=3)
+    for step in range(3):
+        with watch:
+            (weight * 2).sum().backward()
+            with tc.no_grad():
+                weight.copy_((weight - 5).log() if step == 1 else weight * 0.5)
+    with watch, pytest.raises(tc.NonFiniteError, match="was not finite before this step") as error:
+        (weight * 2).sum().backward()
+    assert "2 steps were not looked at" in str(error.value)
+
+
+def test_a_share_of_the_time_bounds_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test's own: a step takes 1, a look 11; 5 % allow few of them."""
+    clock = [0.0]
+    monkeypatch.setattr(anomaly.time, "perf_counter", lambda: clock[0])
+    watch = tc.detect_nan(sample=0.05)
+    looks = []
+    for step in range(1000):
+        with watch:
+            looked = modes.now.finite
+            clock[0] += 11.0 if looked else 1.0
+        if looked:
+            looks.append(step)
+    assert looks[0] == 0
+    spent = 11 * len(looks)
+    assert len(looks) >= 3
+    assert spent <= 0.05 * clock[0] + 1
+
+
+def test_schedules_that_make_no_sense() -> None:
+    for options in ({"every": 0}, {"sample": 1.5}, {"every": 2, "sample": 0.1}):
+        with pytest.raises(tc.ArgumentError, match="detect_nan"):
+            tc.detect_nan(**options)
+
+
+def test_a_decorator_takes_options() -> None:
+    @tc.detect_nan(every=2)
+    def step() -> None:
+        leaf([-1.0]).log()
+
+    with pytest.raises(tc.NonFiniteError):
+        step()
+    step()
