@@ -69,7 +69,7 @@ class detect_nan:
         sample: float | None = None,
         repro: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._blocks: list[_Block] = []
+        self._blocks: list[_Entered] = []
         self._schedule = _Schedule(every, sample)
         self._repro = None if repro is None else os.fspath(repro)
 
@@ -78,7 +78,7 @@ class detect_nan:
         before = now.finite, now.unchecked, now.repro
         stack = ExitStack()
         looked = self._schedule.begins()
-        self._blocks.append(_Block(stack, before, looked))
+        self._blocks.append(_Entered(stack, before, looked))
         if not looked:
             return
         # What was recorded before is none of this block's business.
@@ -113,7 +113,7 @@ class detect_nan:
         return wrapper  # type: ignore[return-value]
 
 
-class _Block(NamedTuple):
+class _Entered(NamedTuple):
     """A `with` block that was entered: what was on before, and whether it is looked at."""
 
     stack: ExitStack
