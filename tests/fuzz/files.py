@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 import tracemalloc
 import warnings
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,7 @@ Step = tuple[Any, ...]
 # Bytes that loading may take: Python's own, and some copies of what the file holds.
 MOST_MEMORY = 8 << 20
 MISS = "a miss"
+TORCH_FILES = Path(__file__).parents[1] / "unit/utils/fixtures"
 
 
 class Format(NamedTuple):
@@ -158,6 +160,17 @@ def load_archive(path: Path) -> Any:
     return [(folder / name).read_bytes() for name in ("a.bin", "b.txt")]
 
 
+def torch_file(path: Path, variant: int) -> None:
+    """Little- and big-endian files of torch.save, and one with numbers of its own."""
+    if variant % 3 < 2:
+        name = ("state.pt", "state_big_endian.pt")[variant % 3]
+        path.write_bytes((TORCH_FILES / name).read_bytes())
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (("data.pkl", pickle.dumps(value(1), 2)), ("version", b"3")):
+            archive.writestr(zipfile.ZipInfo(f"run/{name}"), content)
+
+
 def pickled(path: Path, variant: int) -> None:
     path.write_bytes(pickle.dumps({"weight": list(range(variant))}))
 
@@ -223,6 +236,7 @@ FORMATS: dict[str, Format] = {
     "cifar": Format(cifar_file, load_cifar, False),
     "names.txt": Format(class_names, load_names, False),
     "tar.gz": Format(archive, load_archive, True),
+    "pt": Format(torch_file, tc.load, True),
     "pickle": Format(pickled, tc.load, True),
     "emu.so": Format(emulated, load_emulated, True),
     "cubin": Format(cubin, load_cubin, True),

@@ -24,7 +24,7 @@ def test_special_values(seed: int) -> None:
     assert difference is None or driver.accepted(difference)
 
 
-@pytest.mark.parametrize("seed", range(33))
+@pytest.mark.parametrize("seed", range(36))
 def test_damaged_files(seed: int) -> None:
     assert driver.judge(files, files.generate(seed), "cpu") is None
 
@@ -35,7 +35,7 @@ def test_contiguous_seeds_cover_functions_and_formats() -> None:
     assert {special.generate(seed)[0][0] for seed in range(count)} == {
         name for name, dtype in special.pairs() if dtype == "float32"
     }
-    assert {files.generate(seed)[0][0] for seed in range(11)} == set(files.FORMATS)
+    assert {files.generate(seed)[0][0] for seed in range(12)} == set(files.FORMATS)
 
 
 @pytest.mark.parametrize("name", driver.INSTRUMENTS)
@@ -80,7 +80,7 @@ def test_a_file_without_a_checksum_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(checkpoints, "_crc", lambda structure, arrays: 0)
     monkeypatch.setattr(cifar, "_check_stream", lambda archive: None)
     save = [[("save", 2, "bit", 0.97 - k / 1000, 1)] for k in range(60)]
-    tar = [files.generate(293)]
+    tar = [files.generate(307)]
     found = [driver.judge(files, program, "cpu") for program in (*save, *tar)]
     files.original.cache_clear()
     assert any(str(difference).startswith("unnoticed save") for difference in found)

@@ -1,6 +1,7 @@
 """`save` and `load`: nested values with Tensors as one safetensors file, never a pickle.
 
-The structure is JSON in the file's metadata, so loading a file runs no code of its own.
+The structure is JSON in the file's metadata, so loading a file runs no code of its own. `load` also
+reads the zip files of torch.save, whose pickle it interprets itself.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ import numpy as np
 
 from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.errors import ArgumentError, DataError, MissingFileError
+from tinygrad_cuda.core.layouts import RANKS, strides_of
+from tinygrad_cuda.core.shapes import is_contiguous, is_dense
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.base import Size, TensorBase, wrap
 from tinygrad_cuda.tensors.creation import buffer_node
+from tinygrad_cuda.tensors.layout import stored_in_format
 from tinygrad_cuda.tensors.tensor import Tensor
 from tinygrad_cuda.tensors.views import moves
+from tinygrad_cuda.utils import torch_file
 from tinygrad_cuda.utils.checkpoint_values import decoded, encoded
 from tinygrad_cuda.utils.safetensors_file import pack, unpack
 
@@ -38,8 +43,8 @@ def save(obj: Any, path: str | os.PathLike[str] | IO[bytes]) -> None:
     numbers, namespaces, dtypes, devices, whole modules and dataclasses.
 
     The file appears whole or not at all. Tensors that share a storage cell are stored once, and
-    share it again when loaded. A plain dict of Tensors, such as a state dict, is a file that other
-    programs read by its names.
+    share it again when loaded. Strides without gaps, such as channels-last ones, come back. A plain
+    dict of Tensors, such as a state dict, is a file that other programs read by its names.
 
     Args:
         obj: the value, nested as deep as you like; dict keys are numbers, strings, None or tuples.
@@ -168,6 +173,9 @@ class _CheckpointWriter:
             entry["parameter"] = True
         if tensor.requires_grad:
             entry["requires_grad"] = True
+        strides = tensor.strides
+        if not is_contiguous(tensor.shape, strides) and is_dense(tensor.shape, strides):
+            entry["strides"] = list(strides)
         return entry
 
     def _free_name(self, name: str) -> str:
@@ -182,25 +190,32 @@ def load(
     path: str | os.PathLike[str] | IO[bytes], map_location: Any = None, pickle_module: Any = None,
     *, weights_only: bool = True, mmap: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Reads what `save` wrote, or any safetensors file as a dict of Tensors.
+    """Reads what `save` wrote, any safetensors file as a dict of Tensors, or a file of torch.save.
+
+    PyTorch's files hold a pickle. It is not run but interpreted by a table of opcodes that can
+    build containers, numbers and Tensors; whatever else it asks for is refused. Tensors that shared
+    a storage share one again.
 
     Args:
         path: the file, or anything with a ``read``.
         map_location: the device for all Tensors; or a dict of devices; or a function that is
             given a Tensor on cpu and the name of its device, and gives the Tensor moved. By default
             each goes to its own device, which must be there.
-        pickle_module, mmap: accepted as in PyTorch; no file holds a pickle.
+        pickle_module, mmap: accepted as in PyTorch; no pickle is run.
         weights_only: with False a whole module or dataclass in the file is rebuilt: its class is
             imported by name, so only from a file that you trust.
 
     Raises:
-        DataError: the file is truncated or of another kind, or holds a module.
+        DataError: the file is truncated or of another kind, or holds a module; or a pickle names
+            anything but containers, numbers and tensors: opcode and global are in the error.
         FileNotFoundError: there is no such file.
         DeviceError: a Tensor's device cannot be used here.
     """
     content = path.read() if hasattr(path, "read") else _read(Path(path))
-    arrays, metadata = unpack(content, str(path))
     put = _placing(map_location)
+    if content[:4] == torch_file.MAGIC:
+        return torch_file.unpack(content, str(path), put)
+    arrays, metadata = unpack(content, str(path))
     if KEY not in metadata and not any('"structure"' in text for text in metadata.values()):
         return {name: put(array, "cpu") for name, array in arrays.items()}
     try:
@@ -280,9 +295,24 @@ class _Reader:
         name = value["tensor"]
         tensor = self._made.get(name)
         if tensor is None:
-            tensor = self._made[name] = self.place(self.arrays[name], value["device"])
+            tensor = self.place(self.arrays[name], value["device"])
+            if "strides" in value:
+                tensor = _with_strides(tensor, tuple(value["strides"]))
+            self._made[name] = tensor
         wanted = bool(value.get("requires_grad"))
         if value.get("parameter"):
             return Parameter(tensor, wanted)
         # Handles of their own, so that a flag set on one is not the other's.
         return tensor.detach().requires_grad_(wanted)
+
+
+def _with_strides(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """A new Tensor with its elements in another order, channels last in memory, too."""
+    shape = tuple(tensor.shape)
+    if len(strides) != len(shape) or not is_dense(shape, strides):
+        raise ValueError(f"strides {strides} of shape {shape}")
+    for order, rank in RANKS.items():
+        if rank == len(shape) and strides == strides_of(shape, order):
+            return stored_in_format("load", tensor, order)
+    tensor._strides = strides
+    return tensor

@@ -73,13 +73,15 @@ def unpack(content: bytes, what: str) -> tuple[dict[str, Array], dict[str, str]]
 
 
 def _foreign(what: str, content: bytes, reason: str) -> DataError:
-    pickled = content[:2] == b"PK" or content[:1] == b"\x80"
+    pickled = content[:1] == b"\x80"
     return DataError(
         "load",
         f"{what} is no whole safetensors file",
         expect="a file that save() or the safetensors library wrote",
-        actual="a pickle" if pickled else f"{len(content)} bytes: {reason}",
-        hint="where you trust it: safetensors.torch.save_file(torch.load(path), new_path)"
+        actual="a pickle, or a file of PyTorch before 1.6"
+        if pickled
+        else f"{len(content)} bytes: {reason}",
+        hint="load reads the zip files of today: in PyTorch torch.save(torch.load(path), new_path)"
         if pickled
         else "copy or download it again",
     )
