@@ -62,6 +62,9 @@ class Stream:
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], None]] = deque()
 
+    def __int__(self) -> int:
+        return id(self)  # a handle, as the driver's
+
     def step(self) -> None:
         self.waiting.popleft()()
 

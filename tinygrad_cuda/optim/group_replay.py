@@ -138,7 +138,8 @@ class SteadyGroup:
             scalars: the numbers, as nodes, by kind.
         """
         if self.tries < TRIES:
-            waiting = [reference() for reference in local.recorder.pending[self.device]]
+            pending = local.recorder.pending.get(self.device, ())  # shared memory is written
+            waiting = [reference() for reference in pending]
             if waiting == self.written:
                 self.tries += 1
                 self.in_place = _in_place(self, seen, scalars)

@@ -250,17 +250,23 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
             "from_numpy", "cannot share this memory", expect="a NumPy array",
             actual=type(array).__name__, hint="tc.tensor(data) copies",
         )  # fmt: skip
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    if min(strides, default=0) < 0 or any(s % array.itemsize for s in array.strides):
-        raise ArgumentError(
-            "from_numpy", "cannot share this memory", expect="strides of whole elements, >= 0",
-            actual=f"strides {array.strides} of {array.itemsize} bytes each",
-            hint="array.copy()",
-        )  # fmt: skip
+    result = from_memory("from_numpy", array)
     if not array.flags.writeable:
         warnings.warn(
             "the NumPy array is read-only: a write to the Tensor goes to a copy", stacklevel=2
         )
+    return result
+
+
+def from_memory(op: str, array: np.ndarray[Any, Any]) -> Tensor:
+    """A cpu Tensor that shares memory with an array, as `from_numpy` gives it."""
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    if min(strides, default=0) < 0 or any(s % array.itemsize for s in array.strides):
+        raise ArgumentError(
+            op, "cannot share this memory", expect="strides of whole elements, >= 0",
+            actual=f"strides {array.strides} of {array.itemsize} bytes each",
+            hint="array.copy()",
+        )  # fmt: skip
     cell = SharedCell(array)
     result = wrap(cell.node)
     result.cell = cell

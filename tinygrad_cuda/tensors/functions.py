@@ -2,6 +2,7 @@
 
 from tinygrad_cuda.tensors.creation import *
 from tinygrad_cuda.tensors.distributions import *
+from tinygrad_cuda.tensors.exchange import *
 from tinygrad_cuda.tensors.facts import *
 from tinygrad_cuda.tensors.indexing.keys import *
 from tinygrad_cuda.tensors.indexing.selecting import *

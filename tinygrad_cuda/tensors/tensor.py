@@ -17,6 +17,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.engine.cell import Leaf
+from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import Node, made_by
 from tinygrad_cuda.graph.ops import common
@@ -24,6 +25,7 @@ from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors import backward as backward_pass
 from tinygrad_cuda.tensors import (
     creation,
+    exchange,
     inspection,
     keywords,
     legacy,
@@ -150,19 +152,43 @@ class Tensor(
             )
         return self.exported()
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """The memory as a DLPack capsule, shared as by `numpy`; on cpu."""
-        return self.cpu().numpy().__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """The memory as a DLPack capsule, shared as by `numpy`; of `emu` a copy on the host.
+
+        Args:
+            stream: of the consumer on a GPU; -1 for one that waits by itself.
+            max_version: the newest that the consumer reads: from (1, 0) on the capsule says its
+                version and whether it is read-only or a copy.
+            dl_device: where the memory shall be: this device or the host.
+            copy: True for memory of its own, False to refuse what can only be copied.
+
+        Raises:
+            GradientError: the Tensor requires grad.
+            BufferError: the memory cannot be shared so.
+        """
+        return exchange.capsule_of(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The host, in DLPack's numbers."""
-        return (1, 0)
+        """Where the memory is, in DLPack's numbers: (1, 0) is the host, (2, n) the GPU n."""
+        return exchange.device_of(self)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory on a GPU, for CuPy and Numba; elsewhere an AttributeError."""
+        return exchange.cuda_array_interface(self)
 
     def data_ptr(self) -> int:
         """A number that is the same for Tensors that begin at the same address of one memory.
 
-        It is no address: values have one only while a computation runs.
+        It is the address of memory that is shared with another library, such as `numpy` and
+        `from_dlpack` share it. Other values have an address only while a computation runs.
         """
+        if isinstance(self.cell, SharedCell):
+            address: int = self._seen(self.cell.memory).__array_interface__["data"][0]
+            return address
         return id(self.cell) + self.storage_offset() * self.element_size()
 
     def storage_offset(self) -> int:
@@ -171,7 +197,11 @@ class Tensor(
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
-        return array.astype(dtype) if dtype is not None else (array.copy() if copy else array)
+        if dtype is None or array.dtype == np.dtype(dtype):
+            return array.copy() if copy else array
+        if copy is False:
+            raise ValueError(f"{array.dtype} becomes {np.dtype(dtype)} only by a copy")
+        return array.astype(dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return ufuncs.applied(self, ufunc, method, inputs, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import xor
 from typing import Any
@@ -111,6 +112,10 @@ class CudaBackend:
             return self.copier.send(array, entry[1])
         ring = self.gpu.pinned_ring or self.gpu.ring()
         return lent(ring, array, entry[1], nbytes, self._for_upload)
+
+    def adopt(self, address: int, nbytes: int, owner: object) -> Adopted:
+        """Memory of another library as the storage of a value."""
+        return Adopted(address, nbytes, owner, self.gpu.synchronize)
 
     def upload(self, array: Array) -> Prefetch:
         """Starts to copy an array on a stream of its own; see `Prefetcher.start`."""
@@ -232,6 +237,24 @@ class CudaBackend:
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float]:
         return times(self.gpu, work)
+
+
+class Adopted:
+    """Memory of another library on this GPU, which nobody here writes.
+
+    Args:
+        owner: keeps the memory; let go when all work that may read it is done.
+        wait: for that work.
+    """
+
+    __slots__ = ("address", "nbytes", "_owner", "_wait", "__weakref__")
+
+    def __init__(self, address: int, nbytes: int, owner: object, wait: Callable[[], None]) -> None:
+        self.address, self.nbytes, self._owner, self._wait = address, nbytes, owner, wait
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at exit the driver may be gone before
+            self._wait()
 
 
 class _ErrorMirror:
