@@ -162,6 +162,7 @@ __all__ = [
     "arctan",
     "arctan2",
     "are_deterministic_algorithms_enabled",
+    "array_api",
     "asarray",
     "autocast",
     "autograd",
@@ -371,8 +372,8 @@ globals().update(checked_names(globals(), __name__, __all__))
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
 _LATE_MODULES = (
-    "_dynamo", "accelerator", "amp", "compiler", "data", "distributed", "func", "fx", "hub", "jit",
-    "multiprocessing", "nn", "onnx", "optim", "profiler", "utils", "version",
+    "_dynamo", "accelerator", "amp", "array_api", "compiler", "data", "distributed", "func", "fx",
+    "hub", "jit", "multiprocessing", "nn", "onnx", "optim", "profiler", "utils", "version",
 )  # fmt: skip
 _LATE_NAMES = {
     "RawKernel": "kernels.raw",
@@ -409,6 +410,7 @@ if TYPE_CHECKING:
     from tinygrad_cuda import (
         accelerator,
         amp,
+        array_api,
         compiler,
         data,
         distributed,

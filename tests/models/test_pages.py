@@ -28,7 +28,7 @@ def files_of(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "blocks", "examples"),
     [
-        ("exchange.md", 3, 12),
+        ("exchange.md", 4, 14),
         ("gradients.md", 10, 45),
         ("kernels.md", 11, 32),
         ("looking_inside.md", 8, 15),

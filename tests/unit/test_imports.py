@@ -57,6 +57,7 @@ RANKS = {
     "optim": 15,
     "data": 15,
     "accelerator": 15,
+    "array_api": 15,
     "capture": 16,
     "compiler": 16,
     "einops_support": 16,

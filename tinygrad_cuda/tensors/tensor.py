@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from math import prod
@@ -180,6 +181,25 @@ class Tensor(
         """The memory on a GPU, for CuPy and Numba; elsewhere an AttributeError."""
         return exchange.cuda_array_interface(self)
 
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The functions of the Python array API standard for Tensors: `array_api`.
+
+        Raises:
+            ArgumentError: the version is not the one that there is.
+        """
+        namespace: Any = sys.modules[__package__.partition(".")[0]].array_api
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+            raise ArgumentError(
+                "__array_namespace__", "a version that is not here", expect="2024.12 or older",
+                actual=repr(api_version),
+            )  # fmt: skip
+        return namespace
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """The value on another device, by the name of the array API standard; see `to`."""
+        result: Tensor = self.to(device)
+        return result
+
     def data_ptr(self) -> int:
         """A number that is the same for Tensors that begin at the same address of one memory.
 
@@ -251,6 +271,9 @@ class Tensor(
 
     def __int__(self) -> int:
         return builtins.int(self.item())
+
+    def __complex__(self) -> complex:
+        return builtins.complex(self.item())
 
     def __index__(self) -> int:
         if self.dtype.is_floating:
