@@ -102,6 +102,7 @@ LATE = {
     "tensors.linalg.factorizing": {"scipy"},
     "utils.compat": {"torch"},
     "utils.drawing": {"networkx"},
+    "utils.profiling.pictures": {"matplotlib"},
     "utils.safetensors_file": {"safetensors"},
     "utils.tensorboard": {"tensorboardX"},
     "utils.training_logs": {"tensorboardX"},

@@ -7,7 +7,7 @@ tests one attribute.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, Protocol
@@ -55,8 +55,8 @@ class Observer(Protocol):
         """
         ...
 
-    def ran(self, executable: Any) -> None:
-        """A plan begins to run."""
+    def ran(self, executable: Any, memory: Sequence[Any]) -> None:
+        """A plan is about to run, and has all its memory; on cpu none is told."""
         ...
 
 

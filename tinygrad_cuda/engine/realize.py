@@ -170,14 +170,22 @@ def realize_cell(cell: Cell) -> None:
 
 def explain(nodes: list[Node]) -> str:
     """What would run to compute these nodes alone; runs nothing."""
+    executable = planned(nodes)
+    if executable is None:
+        return "nothing to run: the values are there already"
+    return executable.describe()
+
+
+def planned(nodes: list[Node]) -> Executable | None:
+    """The compiled plan that would compute these nodes alone; None if all have values."""
     wanted = [node for node in dict.fromkeys(nodes) if node.storage is None]
     if not wanted:
-        return "nothing to run: the values are there already"
+        return None
     trace = Trace(wanted)
     inputs = {trace.value_numbers[node] for node in trace.inputs}
     values = dict.fromkeys(trace.value_numbers[node] for node in wanted)
     outputs = [value for value in values if value not in inputs]
-    return cache.find(wanted[0].device, trace, outputs, {})[0].describe()
+    return cache.find(wanted[0].device, trace, outputs, {})[0]
 
 
 def run_again(

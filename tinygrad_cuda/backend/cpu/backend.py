@@ -175,7 +175,7 @@ class CpuExecutable:
     def _run_observed(self, values: list[Any], observer: Observer) -> None:
         """Reports each step that computes something, with its nodes."""
         device, lowered = self.program.device, self.lowered
-        observer.ran(self)
+        observer.ran(self, ())
         number = 0
         try:
             for step, nodes in zip(lowered.steps, lowered.members):

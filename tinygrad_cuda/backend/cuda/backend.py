@@ -174,6 +174,10 @@ class CudaBackend:
         self.gpu.copy(memory.address, storage.address, nbytes)
         return memory
 
+    def memory_in_use(self) -> int:
+        """Bytes that tensors, plans and parameters hold, in whole size classes."""
+        return self.gpu.memory_allocated()
+
     # The machine under the executable
 
     def allocate(self, nbytes: int) -> driver.Allocation:

@@ -6,6 +6,7 @@ For correctness, never for speed: every access is checked, fresh memory is poiso
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,11 +49,41 @@ class EmuBuffer:
         self.nbytes = memory.nbytes
 
 
+class EmuMemory:
+    """Counts what the emulated devices hold.
+
+    Attributes:
+        allocated: bytes in use.
+        peak: the most at once since the start or `reset_peak`.
+    """
+
+    def __init__(self) -> None:
+        self.allocated = self.peak = 0
+
+    def add(self, buffer: EmuBuffer) -> None:
+        """A new buffer, counted until it dies."""
+        self.allocated += buffer.nbytes
+        self.peak = max(self.peak, self.allocated)
+        weakref.finalize(buffer, self._drop, buffer.nbytes).atexit = False
+
+    def reset_peak(self) -> None:
+        """Restarts `peak` from what is in use now."""
+        self.peak = self.allocated
+
+    def _drop(self, nbytes: int) -> None:
+        self.allocated -= nbytes
+
+
+memory = EmuMemory()
+
+
 def new_buffer(nbytes: int, fill: int = POISON) -> EmuBuffer:
     """Fresh memory, every byte of it `fill`."""
     room = np.full(nbytes + ALIGNMENT, fill, np.uint8)
     offset = -room.ctypes.data % ALIGNMENT
-    return EmuBuffer(room[offset : offset + nbytes])
+    buffer = EmuBuffer(room[offset : offset + nbytes])
+    memory.add(buffer)
+    return buffer
 
 
 class EmuBackend:
@@ -122,6 +153,10 @@ class EmuBackend:
         memory.bytes[:] = storage.bytes[:nbytes]
         return memory
 
+    def memory_in_use(self) -> int:
+        """Bytes that all emulated devices hold."""
+        return memory.allocated
+
     # The machine under the executable
 
     def allocate(self, nbytes: int) -> EmuBuffer:
@@ -146,6 +181,7 @@ class EmuBackend:
 
     def arena(self, nbytes: int) -> EmuBuffer:
         if self._arena.nbytes < nbytes:
+            self._arena = new_buffer(0)  # the old one goes before the new one comes
             self._arena = new_buffer(nbytes)
         self._arena.bytes[:nbytes].fill(POISON)  # what the last run left must not look right
         return self._arena

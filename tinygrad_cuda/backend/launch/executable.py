@@ -43,7 +43,7 @@ from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import Lowered, lower
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.peak import memory_use
+from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -309,6 +309,10 @@ class LoweredExecutable:
             numbers[position] = self.first_code + number
         return codes, numbers
 
+    def memory_use(self) -> MemoryUse:
+        """What it takes besides its own numbers, by its plan."""
+        return memory_use(self.program.inputs, self.schedule, self.arena)
+
     def watch(self, codes: Sequence[int]) -> None:
         """A run with these codes has been started."""
         if self.checks:
@@ -431,6 +435,7 @@ class LoweredExecutable:
 
         order = self.machine.order(self.after) if len(self.after) > 1 else range(len(self.after))
         if watched.observer is not None and validator is None:
+            watched.observer.ran(self, memory)
             self._launch_observed(order, starter, watched.observer)
             return
         if settings.debug >= 2 and validator is None:
@@ -447,7 +452,6 @@ class LoweredExecutable:
         self, order: Sequence[int], starter: Callable[[int], Callable[[], None]], observer: Observer
     ) -> None:
         """Reports each launch: when the host started it, and how long the device took."""
-        observer.ran(self)
         spans: list[tuple[int, int]] = []
 
         def clocked(launch: Callable[[], None]) -> Callable[[], None]:
@@ -494,7 +498,7 @@ class LoweredExecutable:
 
     def _memory(self) -> str:
         """What it takes, and the largest values at its peak."""
-        return str(memory_use(self.program.inputs, self.schedule, self.arena))
+        return str(self.memory_use())
 
     def explain(self) -> str:
         """Why each kernel exists, what it fuses, the user's lines behind it; and the memory."""

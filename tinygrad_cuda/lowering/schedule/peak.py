@@ -100,23 +100,29 @@ def memory_use(inputs: Sequence[Node], schedule: Schedule, arena: Arena) -> Memo
     )
 
 
-def _peak(schedule: Schedule, arena: Arena) -> Peak:
-    """The kernel at which most is in memory."""
+def lifetimes(schedule: Schedule, arena: Arena) -> list[tuple[Owner, int]]:
+    """The values between kernels, each with the number of the first kernel that runs without it."""
     last = {node: k for k, kernel in enumerate(schedule.kernels) for node in kernel.reads}
+    end = {old: last[old] for old in arena.over.values()}  # its bytes are another's from then on
     owners = [
         Owner(node, arena.slots[node][1], number, max(number, last.get(node, number)))
         for number, kernel in enumerate(schedule.kernels)
         for node in kernel.stores
         if node in arena.slots and node not in arena.inside
     ]
+    return [(owner, end.get(owner.node, owner.reader + 1)) for owner in owners]
+
+
+def _peak(schedule: Schedule, arena: Arena) -> Peak:
+    """The kernel at which most is in memory."""
+    owners = lifetimes(schedule, arena)
     changes = [0] * (len(schedule.kernels) + 1)
-    end = {old: last[old] for old in arena.over.values()}  # its bytes are another's from then on
-    for owner in owners:
+    for owner, end in owners:
         changes[owner.writer] += owner.nbytes
-        changes[end.get(owner.node, owner.reader + 1)] -= owner.nbytes
+        changes[end] -= owner.nbytes
     held = [changes[0]]
     for change in changes[1:-1]:
         held.append(held[-1] + change)
     worst = max(range(len(held)), key=held.__getitem__)
-    alive = [o for o in owners if o.writer <= worst < end.get(o.node, o.reader + 1)]
+    alive = [owner for owner, end in owners if owner.writer <= worst < end]
     return Peak(worst, held[worst], sorted(alive, key=lambda owner: -owner.nbytes))

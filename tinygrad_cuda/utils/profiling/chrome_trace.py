@@ -46,13 +46,11 @@ def trace(recorder: ProfileRecorder, works: Works, metadata: dict[str, Any]) -> 
     for name, lane in lanes.items():
         events.append(_named("process_name", lane, 0, f"device {name}"))
         events.append(_named("thread_name", lane, 0, "kernels"))
-    for time, values in recorder.samples:
-        events.append(
-            {
-                "ph": "C", "name": "memory", "cat": "memory", "pid": process, "tid": 0,
-                "ts": time * _MICRO, "args": values,
-            }
-        )  # fmt: skip
+    for plan in recorder.programs:
+        if plan.in_use is not None:
+            counter = {"ph": "C", "name": "memory in use", "cat": "memory", "pid": process}
+            sizes = {"bytes": plan.in_use}
+            events.append({**counter, "tid": 0, "ts": plan.start * _MICRO, "args": sizes})
     return {
         "schemaVersion": 1,
         "displayTimeUnit": "ms",

@@ -6,11 +6,12 @@ It only appends while the program runs; names, costs and sums are made afterward
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.core.observer import LineScope, scopes
@@ -61,6 +62,22 @@ class KernelRun(NamedTuple):
     timed: bool
 
 
+class PlanRun(NamedTuple):
+    """One run of a plan.
+
+    Attributes:
+        start: when it began.
+        executable: the compiled plan.
+        nbytes: of the memory that it was given; None where nothing measures it.
+        in_use: bytes that the device's allocator had given out.
+    """
+
+    start: int
+    executable: Any
+    nbytes: int | None
+    in_use: int | None
+
+
 class _OpenSpans(threading.local):
     """Of one thread: nanoseconds spent inside of each open span; the Module that is entered."""
 
@@ -75,27 +92,27 @@ class ProfileRecorder:
     Args:
         modules: note each Module's call.
         lines: note the user's line of each span.
+        memory: note the memory of each plan that runs.
         single_launches: launch kernels of replayed programs one by one, to time each.
 
     Attributes:
         spans, kernels: in the order in which they ended.
-        programs: the executables that ran, in order, with the time at which each began.
+        programs: the plans that ran, where memory is noted.
         keep: whether what happens is noted; a warm-up notes nothing.
     """
 
-    def __init__(self, modules: bool, lines: bool, single_launches: bool) -> None:
-        self.modules, self.lines, self.single_launches = modules, lines, single_launches
+    def __init__(self, modules: bool, lines: bool, memory: bool, single_launches: bool) -> None:
+        self.modules, self.lines, self.memory = modules, lines, memory
+        self.single_launches = single_launches
         self.spans: list[HostSpan] = []
         self.kernels: list[KernelRun] = []
-        self.programs: list[tuple[int, Any]] = []
-        self.samples: list[tuple[int, dict[str, int]]] = []
+        self.programs: list[PlanRun] = []
         self.keep = False
-        self.ranges: Callable[[str], AbstractContextManager[Any]] | None = None
         self._open = _OpenSpans()
 
     def clear(self) -> None:
         """Drops what was noted."""
-        self.spans, self.kernels, self.programs, self.samples = [], [], [], []
+        self.spans, self.kernels, self.programs = [], [], []
 
     @contextmanager
     def span(self, kind: str, name: str, nbytes: int = 0) -> Iterator[None]:
@@ -169,10 +186,19 @@ class ProfileRecorder:
             timed = nanoseconds is not None
             self.kernels.append(KernelRun(device, work, start, end, took, timed))
 
-    def ran(self, executable: Any) -> None:
-        """A plan begins to run."""
-        if self.keep:
-            self.programs.append((perf_counter_ns(), executable))
+    def ran(self, executable: Any, memory: Sequence[Any]) -> None:
+        """A plan is about to run, and has all its memory; on cpu none is told."""
+        if self.keep and self.memory:
+            self.programs.append(PlanRun(perf_counter_ns(), executable, *_held(executable, memory)))
+
+
+def _held(executable: Any, memory: Sequence[Any]) -> tuple[int | None, int | None]:
+    """Bytes of a run's memory, each piece once, and of all that the device has given out."""
+    if not memory:
+        return None, None
+    backend: Any = registry.get(executable.program.device)
+    pieces = {piece.address: piece.nbytes for piece in memory if piece is not backend.error}
+    return sum(pieces.values()), backend.memory_in_use()
 
 
 def _name_below(outer: LineScope, module: Any) -> str:

@@ -23,6 +23,7 @@ from tinygrad_cuda.engine.plan import forgetting
 from tinygrad_cuda.graph.node import record_scopes
 from tinygrad_cuda.utils.profiling import chrome_trace
 from tinygrad_cuda.utils.profiling.averages import GROUPS, Averages, EventList
+from tinygrad_cuda.utils.profiling.memory_timeline import MemoryTimeline, PlanMemory
 from tinygrad_cuda.utils.profiling.recorder import HostSpan, ProfileRecorder
 from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
 from tinygrad_cuda.utils.profiling.work import Works
@@ -171,7 +172,7 @@ class profile:
         schedule: gives the action of each step; without it everything is recorded.
         on_trace_ready: called with the profiler when a recording is complete.
         record_shapes: whether `key_averages` can group by shapes of inputs.
-        profile_memory: note the bytes in use at each plan, for the trace.
+        profile_memory: note the memory of each plan, for `memory_timeline` and traces.
         with_stack: note lines: programs are planned and traced anew, so that each has its own.
         with_flops: accepted as in PyTorch; FLOPs are always counted, by the model of cost.
         with_modules: note the Module of each op, as `with_stack` does its line.
@@ -206,7 +207,7 @@ class profile:
         self._ready = on_trace_ready
         self.record_shapes, self.profile_memory = record_shapes, profile_memory
         self.with_stack, self.with_modules = with_stack, with_modules
-        self.recorder = ProfileRecorder(with_modules, with_stack, True)
+        self.recorder = ProfileRecorder(with_modules, with_stack, profile_memory, True)
         self.works = Works()
         self.step_num = 0
         self.current_action = ProfilerAction.NONE
@@ -363,6 +364,35 @@ class profile:
         """
         metadata = {"notes": self.notes(), **self._metadata}
         chrome_trace.write(path, chrome_trace.trace(self.recorder, self.works, metadata))
+
+    def memory_timeline(self) -> MemoryTimeline:
+        """What each plan that ran holds in memory, kernel by kernel: by the plan, and measured.
+
+        Raises:
+            ArgumentError: `profile_memory` is not given.
+        """
+        if not self.profile_memory:
+            raise ArgumentError(
+                "memory_timeline", "no memory was recorded", expect="profile(profile_memory=True)",
+                actual="profile_memory=False",
+            )  # fmt: skip
+        plans = []
+        for run in self.recorder.programs:
+            plan = PlanMemory(run.executable)
+            plan.measured, plan.in_use = run.nbytes, run.in_use
+            plans.append(plan)
+        return MemoryTimeline(plans)
+
+    def export_memory_timeline(
+        self, path: str | os.PathLike[str], device: str | None = None
+    ) -> None:
+        """Writes the memory timeline: see `MemoryTimeline.save`.
+
+        Args:
+            path: of a ``.json``, ``.png``, ``.svg`` or ``.html`` file.
+            device: accepted as in PyTorch.
+        """
+        self.memory_timeline().save(path)
 
     def add_metadata(self, key: str, value: str) -> None:
         """Adds a text to the traces that are written."""
