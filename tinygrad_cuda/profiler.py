@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.utils.profiling.averages import EventList, FunctionEventAvg
 from tinygrad_cuda.utils.profiling.memory_timeline import MemoryTimeline, predict_memory
+from tinygrad_cuda.utils.profiling.nvtx_ranges import emit_nvtx
+from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
 from tinygrad_cuda.utils.profiling.script import run_script
 from tinygrad_cuda.utils.profiling.session import (
     ProfilerAction,
@@ -19,9 +21,9 @@ from tinygrad_cuda.utils.profiling.session import (
 )
 
 __all__ = [
-    "EventList", "FunctionEventAvg", "MemoryTimeline", "ProfilerAction", "ProfilerActivity",
-    "predict_memory", "profile", "record_function", "run_script", "schedule",
-    "supported_activities", "tensorboard_trace_handler",
+    "EventList", "FunctionEventAvg", "MeasuredRoof", "MemoryTimeline", "ProfilerAction",
+    "ProfilerActivity", "emit_nvtx", "predict_memory", "profile", "record_function", "run_script",
+    "schedule", "supported_activities", "tensorboard_trace_handler",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error

@@ -89,7 +89,9 @@ TYPED = {("tensors", "tensors.tensor")}
 # Module -> what it may import inside functions.
 LATE = {
     "backend.cuda.compiler": {"cuda"},
+    "backend.cuda.cupti": {"cupti"},
     "backend.cuda.driver": {"cuda"},
+    "cuda.nvtx": {"nvtx"},
     "data.transforms.colour": {"scipy"},
     "data.transforms.warping": {"scipy"},
     "distributions.gamma": {"scipy"},
@@ -108,8 +110,8 @@ LATE = {
     "utils.training_logs": {"tensorboardX"},
 }
 LAZY = {
-    "cuda", "networkx", "matplotlib", "onnx", "onnxruntime", "safetensors", "scipy",
-    "tensorboardX", "torch",
+    "cuda", "cupti", "networkx", "matplotlib", "nvtx", "onnx", "onnxruntime", "safetensors",
+    "scipy", "tensorboardX", "torch",
 }  # fmt: skip
 
 

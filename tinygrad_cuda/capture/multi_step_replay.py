@@ -22,6 +22,7 @@ from tinygrad_cuda.capture.signature import Given
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.engine.capture import Stale
 from tinygrad_cuda.engine.realize import lock_of
 from tinygrad_cuda.replay.switches import switches
@@ -71,7 +72,7 @@ class MultiStepReplay:
         self.last: dict[int, deque[int]] = {}  # where memory that went outside was, by number
 
     def _chain(self, length: int) -> Any:
-        key = length, settings.debug >= 2 or settings.sync
+        key = length, settings.debug >= 2 or settings.sync or watched.observer is not None
         if key not in self.chains:
             self.chains[key] = self.executables[0].chain(self.executables, length)
         return self.chains[key]
@@ -176,7 +177,8 @@ class MultiStepReplay:
         if not numbers:
             return
         chain, mark = self._chain(length), None
-        if len(numbers) == length and done < SEGMENTS * LENGTH and settings.debug < 2:
+        whole = len(numbers) == length and done < SEGMENTS * LENGTH
+        if whole and settings.debug < 2 and watched.observer is None:
             mark = self._mark(done, len(numbers), put, values)
             chain = self._own_chain(length, mark) or chain
             if chain.again(mark, [run for runs in numbers for run in runs]):

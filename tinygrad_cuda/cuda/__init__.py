@@ -6,6 +6,7 @@ there is no GPU; what needs one raises.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.cuda import amp
+from tinygrad_cuda.core.shapes import readable
+from tinygrad_cuda.cuda import amp, nvtx
 from tinygrad_cuda.cuda.events import Event, Stream, runtime_of
 from tinygrad_cuda.tensors import random
 from tinygrad_cuda.tensors.legacy import ON_GPU
@@ -28,9 +30,9 @@ __all__ = [
     "ipc_collect", "is_available", "is_bf16_supported", "is_current_stream_capturing",
     "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
     "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory_allocated",
-    "memory_cached", "memory_reserved", "memory_summary", "reset_max_memory_allocated",
-    "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_rng_state",
-    "set_rng_state_all", "stream", "synchronize", *ON_GPU,
+    "memory_cached", "memory_reserved", "memory_stats", "memory_summary", "nvtx",
+    "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
+    "set_rng_state", "set_rng_state_all", "stream", "synchronize", *ON_GPU,
 ]  # fmt: skip
 
 
@@ -258,12 +260,49 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return runtime_of(device).memory_info()
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """Bytes in use, their peak, and what the pool holds, as text."""
-    return (
-        f"in use {memory_allocated(device):,} bytes, at most {max_memory_allocated(device):,}, "
-        f"in the pool {memory_reserved(device):,}"
+def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+    """Figures of the pool by PyTorch's names; empty where there is no GPU.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> stats = tc.cuda.memory_stats()
+        >>> ("allocated_bytes.all.current" in stats) == tc.cuda.is_available()
+        True
+    """
+    if not is_available():
+        return OrderedDict()
+    pool = runtime_of(device).pool
+    return OrderedDict(
+        {
+            "allocated_bytes.all.current": pool.allocated,
+            "allocated_bytes.all.peak": pool.peak,
+            "reserved_bytes.all.current": pool.reserved,
+            "inactive_split_bytes.all.current": pool.reserved - pool.allocated,
+        }
     )
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """Bytes in use, their peak, and what the pool holds, as a table; zeros without a GPU.
+
+    Args:
+        device: which GPU.
+        abbreviated: accepted as in PyTorch.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> "in use by tensors and plans" in tc.cuda.memory_summary()
+        True
+    """
+    inside, peak = memory_allocated(device), max_memory_allocated(device)
+    reserved = memory_reserved(device)
+    rows = (
+        ("in use by tensors and plans", inside),
+        ("the most at once", peak),
+        ("held by the pool", reserved),
+        ("held and not in use", reserved - inside),
+    )
+    return "\n".join(f"{name:<28} {nbytes:>16,} bytes  {readable(nbytes)}" for name, nbytes in rows)
 
 
 def empty_cache(device: Any = None) -> None:

@@ -1,12 +1,12 @@
-"""Streams and events by PyTorch's names: one stream computes, an event is a time of the host."""
+"""Streams and events by PyTorch's names: one stream computes, events are those of the driver."""
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import driver
+from tinygrad_cuda.backend.cuda.handles import DriverEvent
 from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.realize import realize
@@ -26,46 +26,74 @@ def runtime_of(device: Any) -> driver.DeviceHandle:
 class Event:
     """A moment in the work of the GPU.
 
-    `record` has everything pending computed and waits for it, so that times are those of the work.
+    `record` has everything pending launched, and waits for nothing: the GPU notes the time when it
+    comes there.
 
     Args:
-        enable_timing, blocking, interprocess: accepted as in PyTorch.
+        enable_timing: whether `elapsed_time` may be asked.
+        blocking, interprocess: accepted as in PyTorch.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> start, end = (tc.cuda.Event(enable_timing=True) for _ in range(2))
+        >>> if tc.cuda.is_available():
+        ...     start.record()
+        ...     y = tc.rand(1000, 1000, device="cuda") @ tc.rand(1000, 1000, device="cuda")
+        ...     end.record()
+        ...     end.synchronize()
+        ...     assert start.elapsed_time(end) > 0
     """
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> None:
-        self._time: float | None = None
+        self._timing = enable_timing
+        self._event: DriverEvent | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Notes the time at which what has been asked for is done."""
-        device = as_device("cuda")
-        realize(device)
-        runtime_of(device).synchronize()
-        self._time = perf_counter()
-
-    def query(self) -> bool:
-        """True: `record` has waited."""
-        return True
-
-    def synchronize(self) -> None:
-        """Does nothing: `record` has waited."""
-
-    def wait(self, stream: Any = None) -> None:
-        """Does nothing: there is one stream."""
-
-    def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to another.
+        """Marks the end of what has been asked for so far.
 
         Raises:
-            ArgumentError: one of both was not recorded.
+            DeviceError: there is no usable GPU.
         """
-        if self._time is None or end_event._time is None:
+        device = as_device("cuda") if stream is None else stream.device
+        gpu = runtime_of(device)
+        realize(device)
+        if self._event is None:
+            self._event = DriverEvent(gpu, self._timing)
+        self._event.record()
+
+    def query(self) -> bool:
+        """Whether the GPU has come here, or nothing was recorded; does not wait."""
+        return self._event is None or self._event.done()
+
+    def synchronize(self) -> None:
+        """Waits until the GPU has come here."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def wait(self, stream: Any = None) -> None:
+        """Does nothing: there is one stream, in whose order everything runs."""
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds of the GPU from this event to another; waits for both.
+
+        Raises:
+            ArgumentError: one of both has no timing, or was not recorded.
+        """
+        events = (("this one", self), ("the other", end_event))
+        untimed = [name for name, event in events if not event._timing]
+        if untimed:
+            raise ArgumentError(
+                "elapsed_time", "an event has no timing",
+                expect="cuda.Event(enable_timing=True) of both", actual=f"not {untimed[0]}",
+            )  # fmt: skip
+        if self._event is None or end_event._event is None:
             raise ArgumentError(
                 "elapsed_time", "an event was not recorded", expect="record() of both",
-                actual="none of this one" if self._time is None else "none of the other",
+                actual="none of this one" if self._event is None else "none of the other",
             )  # fmt: skip
-        return 1000.0 * (end_event._time - self._time)
+        return end_event._event.microseconds_since(self._event) / 1000.0
 
 
 class Stream:
@@ -83,9 +111,8 @@ class Stream:
         runtime_of(self.device).synchronize()
 
     def query(self) -> bool:
-        """True once all work is done; waits for it."""
-        self.synchronize()
-        return True
+        """Whether all work is done; does not wait."""
+        return DriverEvent(runtime_of(self.device), timing=False).record().done()
 
     def wait_stream(self, stream: Stream) -> None:
         """Does nothing: there is one stream."""
@@ -96,7 +123,7 @@ class Stream:
     def record_event(self, event: Event | None = None) -> Event:
         """Records an event, a new one if none is given."""
         recorded = Event() if event is None else event
-        recorded.record()
+        recorded.record(self)
         return recorded
 
     def __enter__(self) -> Stream:

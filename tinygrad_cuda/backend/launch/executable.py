@@ -270,9 +270,10 @@ class LoweredExecutable:
         codes, arguments = self.coded(arguments) if self.codes else ((), arguments)
         numbers = self.numbers.packed(arguments)
         self.runs += 1
+        observer = watched.observer
         single = (
             settings.debug >= 2 or settings.sync or settings.validate or self.runs <= self.singly
-            or (watched.observer is not None and watched.observer.single_launches)
+            or (observer is not None and observer.single_launches)
         )  # fmt: skip
         if not single:
             self._replay(inputs, results, numbers)
@@ -367,6 +368,8 @@ class LoweredExecutable:
     def _replay(self, inputs: Sequence[Any], results: Sequence[Any], numbers: bytes) -> None:
         """Runs all launches as one."""
         memory = self.memory(inputs, results)
+        if watched.observer is not None:
+            watched.observer.ran(self, memory)
         staged: tuple[int, ...] = ()
         if self.machine.staged in map(type, inputs):
             staged = self._waiting(inputs)
@@ -434,9 +437,11 @@ class LoweredExecutable:
             return lambda: self._launch(number, pieces)
 
         order = self.machine.order(self.after) if len(self.after) > 1 else range(len(self.after))
-        if watched.observer is not None and validator is None:
-            watched.observer.ran(self, memory)
-            self._launch_observed(order, starter, watched.observer)
+        observer = watched.observer
+        if observer is not None:
+            observer.ran(self, memory)
+        if observer is not None and observer.single_launches and validator is None:
+            self._launch_observed(order, starter, observer)
             return
         if settings.debug >= 2 and validator is None:
             times = self.machine.timed([starter(number) for number in order])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinygrad_cuda.core.errors import ArgumentError, Site
+from tinygrad_cuda.utils.profiling.pictures import RooflinePoint
 from tinygrad_cuda.utils.profiling.work import KernelWork, Works
 
 if TYPE_CHECKING:
+    from tinygrad_cuda.core.device import Device
     from tinygrad_cuda.graph.node import Node
     from tinygrad_cuda.utils.profiling.recorder import HostSpan, KernelRun, ProfileRecorder
     from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
@@ -28,6 +30,8 @@ class FunctionEventAvg:
         device_time_total, self_device_time_total: microseconds of the device; on cpu of NumPy.
         forward_time, backward_time: parts of `self_device_time_total`.
         flops, nbytes: by the model of cost.
+        least_time: microseconds that the device needs for these at least, by its measured roof; 0
+            where there is none.
         input_shapes, stack: what they were grouped by, if they were.
     """
 
@@ -42,6 +46,7 @@ class FunctionEventAvg:
         self.input_shapes = ""
         self.stack: list[str] = []
         self.limit = ""
+        self.least_time = 0.0
 
     @property
     def cpu_time(self) -> float:
@@ -65,11 +70,11 @@ class FunctionEventAvg:
         own = self.self_device_time_total
         return self.nbytes / own / 1e3 if own else 0.0
 
-    def share_of_roof(self, roof: MeasuredRoof | None) -> float | None:
+    @property
+    def share_of_roof(self) -> float | None:
         """The least time that the device could take, divided by what it took; None without roof."""
-        if roof is None or not self.self_device_time_total:
-            return None
-        return 1e6 * roof.least_seconds(self.flops, self.nbytes) / self.self_device_time_total
+        own = self.self_device_time_total
+        return self.least_time / own if self.least_time and own else None
 
     cuda_time = device_time
 
@@ -117,16 +122,12 @@ class EventList(list[FunctionEventAvg]):
     Args:
         rows: what is in it.
         by: what they were grouped by.
-        roof: of the device, measured; None where it has none.
         notes: lines that stand below each table.
     """
 
-    def __init__(
-        self, rows: Iterable[FunctionEventAvg], by: str, roof: MeasuredRoof | None,
-        notes: Sequence[str],
-    ) -> None:  # fmt: skip
+    def __init__(self, rows: Iterable[FunctionEventAvg], by: str, notes: Sequence[str]) -> None:
         super().__init__(rows)
-        self.by, self.roof, self.notes = by, roof, list(notes)
+        self.by, self.notes = by, list(notes)
 
     def total_average(self) -> FunctionEventAvg:
         """All rows as one."""
@@ -220,7 +221,7 @@ class EventList(list[FunctionEventAvg]):
         columns += [
             _Column("GFLOP/s", lambda row: _rate(row.gflops_per_second)),
             _Column("GB/s", lambda row: _rate(row.gbytes_per_second)),
-            _Column("% of roof", lambda row: _share(row.share_of_roof(self.roof))),
+            _Column("% of roof", lambda row: _share(row.share_of_roof)),
         ]
         if self.by == "kernel":
             columns.append(_Column("Limited by", lambda row: row.limit))
@@ -271,11 +272,13 @@ class Averages:
     Args:
         recorder: what was noted.
         works: descriptions of launches.
-        roof: of the device, measured, or None.
+        roofs: measured ones, of the devices that have one.
     """
 
-    def __init__(self, recorder: ProfileRecorder, works: Works, roof: MeasuredRoof | None) -> None:
-        self.recorder, self.works, self.roof = recorder, works, roof
+    def __init__(
+        self, recorder: ProfileRecorder, works: Works, roofs: Mapping[Device, MeasuredRoof]
+    ) -> None:
+        self.recorder, self.works, self.roofs = recorder, works, roofs
         self.rows: dict[Any, FunctionEventAvg] = {}
 
     def row(self, key: str, *more: Any) -> FunctionEventAvg:
@@ -323,7 +326,9 @@ class Averages:
         row.device_time_total += time
         row.flops += work.flops
         row.nbytes += work.nbytes
-        row.limit = limit_of(work, row.self_device_time_total / row.count, self.roof)
+        row.least_time += self._least(run, work)
+        roof = self.roofs.get(run.device)
+        row.limit = limit_of(work, row.self_device_time_total / row.count, roof)
 
     def _add_node(
         self, group: str, run: KernelRun, work: KernelWork, node: Node, share: float,
@@ -345,6 +350,7 @@ class Averages:
         row.device_time_total += time
         row.flops += work.flops * share
         row.nbytes += work.nbytes * share
+        row.least_time += self._least(run, work) * share
         if origin.phase == "backward":
             row.backward_time += time
         elif origin.phase == "forward":
@@ -356,6 +362,11 @@ class Averages:
                 self._add_enclosing(origin.module, "nn.Module: ", time)
         elif group == "module" and "." in origin.module:
             self._add_enclosing(origin.module.rpartition(".")[0], "", time)
+
+    def _least(self, run: KernelRun, work: KernelWork) -> float:
+        """Microseconds that a kernel takes at least; 0 where there is no roof."""
+        roof = self.roofs.get(run.device)
+        return 0.0 if roof is None else 1e6 * roof.least_seconds(work)
 
     def _add_enclosing(self, path: str, prefix: str, time: float) -> None:
         while path:
@@ -379,7 +390,30 @@ def limit_of(work: KernelWork, microseconds: float, roof: MeasuredRoof | None) -
     """What keeps a kernel from being shorter: memory, arithmetic or its launch."""
     if roof is None:
         return "--"
-    least = 1e6 * roof.least_seconds(work.flops, work.nbytes)
+    least = 1e6 * roof.least_seconds(work)
     if microseconds < LAUNCH_MICROSECONDS and least < microseconds / 2:
         return "launch"
-    return "memory" if work.nbytes / roof.bandwidth >= work.flops / roof.flops else "arithmetic"
+    arithmetic = work.flops / roof.peak(work.half)
+    return "memory" if work.nbytes / roof.bandwidth >= arithmetic else "arithmetic"
+
+
+def roofline_points(runs: Iterable[KernelRun], works: Works) -> list[RooflinePoint]:
+    """Kernels as points below a roof, those that take most of the time first."""
+    times: dict[int, float] = {}
+    described: dict[int, KernelWork] = {}
+    counts: dict[int, int] = {}
+    for run in runs:
+        work = works.of(run.work)
+        if work.flops and work.nbytes:
+            described[id(work)] = work
+            times[id(work)] = times.get(id(work), 0.0) + run.nanoseconds
+            counts[id(work)] = counts.get(id(work), 0) + 1
+    whole = sum(times.values())
+    points = [
+        RooflinePoint(
+            f"{work.name} {work.shape}", work.flops / work.nbytes,
+            1e9 * work.flops * counts[key] / times[key], times[key] / whole,
+        )
+        for key, work in described.items()
+    ]  # fmt: skip
+    return sorted(points, key=lambda point: -point.share)

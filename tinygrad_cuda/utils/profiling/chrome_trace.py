@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from pathlib import Path
@@ -39,7 +40,7 @@ def trace(recorder: ProfileRecorder, works: Works, metadata: dict[str, Any]) -> 
             _event(span.name, category, process, span.thread, span.start, span.end, arguments)
         )
     lanes: dict[str, int] = {}
-    free: dict[int, float] = {}
+    free: dict[tuple[int, int], float] = {}
     for number, run in enumerate(recorder.kernels):
         lane = lanes.setdefault(str(run.device), process + 1 + len(lanes))
         events += _kernel(run, works, process, lane, number, free)
@@ -74,7 +75,12 @@ def _event(
 
 
 def _kernel(
-    run: KernelRun, works: Works, process: int, lane: int, number: int, free: dict[int, float]
+    run: KernelRun,
+    works: Works,
+    process: int,
+    lane: int,
+    number: int,
+    free: dict[tuple[int, int], float],
 ) -> list[dict[str, Any]]:
     """A kernel in its device's lane, with an arrow from its launch where the device has a clock.
 
@@ -94,10 +100,14 @@ def _kernel(
     }
     if work.launch is not None:
         arguments |= {"blocks": work.launch.blocks, "threads": work.launch.threads}
-    start = max(float(run.start), free.get(lane, 0.0))
-    free[lane] = end = start + run.nanoseconds
-    events = [_event(work.name, "kernel", lane, 0, start, end, arguments)]
-    if run.timed:
+    row, start = 0, float(run.start)
+    if run.clock == "cupti":  # branches of a graph run side by side
+        row = next(k for k in itertools.count() if free.get((lane, k), 0.0) <= start)
+    else:
+        start = max(start, free.get((lane, 0), 0.0))
+    free[lane, row] = end = start + run.nanoseconds
+    events = [_event(work.name, "kernel", lane, row, start, end, arguments)]
+    if run.clock == "events":
         thread = 0
         events.append(_event("launch", "cuda_runtime", process, thread, run.start, run.end, {}))
         arrow = {"name": "ac2g", "cat": "ac2g", "id": number}

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+
+NAMED = 10  # kernels of a roofline that have numbers
+
+
+class RooflinePoint(NamedTuple):
+    """A kernel below a roof.
+
+    Attributes:
+        name: of the kernel, and its shape.
+        intensity: FLOPs for each byte of memory.
+        rate: FLOP/s.
+        share: of the time of all kernels.
+    """
+
+    name: str
+    intensity: float
+    rate: float
+    share: float
+
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito).
 _COLOURS = {
@@ -48,51 +70,57 @@ def memory(file: IO[bytes], kind: str, series: Mapping[str, Sequence[int]], capt
 
 
 def roofline(
-    file: IO[bytes], kind: str, points: Sequence[Mapping[str, Any]], bandwidth: float, flops: float,
-    device: str,
-) -> None:  # fmt: skip
-    """Kernels below the roof of a device: FLOP/s over FLOPs a byte, both axes logarithmic.
+    file: IO[bytes], kind: str, points: Sequence[RooflinePoint], roof: MeasuredRoof
+) -> None:
+    """Kernels below the roof of a device: FLOP/s over FLOPs for each byte, logarithmic axes.
 
     Args:
         file, kind: where it goes, and ``png`` or ``svg``.
-        points: of each kernel `name`, `intensity` (FLOPs a byte), `rate` (FLOP/s) and `share` of
-            the time, largest first.
-        bandwidth, flops: the measured roof, bytes and FLOPs a second.
-        device: its name.
+        points: those that take most of the time first.
+        roof: of the device.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 6), layout="constrained")
+    figure = Figure(figsize=(11, 7), layout="constrained")
     axes = figure.add_subplot()
-    ridge = flops / bandwidth
-    intensities = [p["intensity"] for p in points] + [ridge]
-    low, high = min(intensities) / 4, max(intensities) * 8
-    axes.plot([low, ridge], [low * bandwidth, flops], color="black", label=_per_second(bandwidth))
-    axes.plot([ridge, high], [flops, flops], color="black", linestyle="--", label=_rate(flops))
+    _roof_lines(axes, points, roof)
+    ridge = roof.flops / roof.bandwidth
     for number, point in enumerate(points):
-        memory_bound = point["intensity"] < ridge
-        axes.scatter(
-            point["intensity"], point["rate"], s=30 + 1200 * point["share"], alpha=0.6,
-            color=_COLOURS["input"] if memory_bound else _COLOURS["backward"], edgecolor="black",
-        )  # fmt: skip
-        axes.annotate(str(number + 1), (point["intensity"], point["rate"]), ha="center",
-                      va="center", fontsize=8)  # fmt: skip
+        colour = "input" if point.intensity < ridge else "backward"
+        at = point.intensity, point.rate
+        area = 40 + 1200 * point.share
+        axes.scatter(*at, s=area, alpha=0.6, color=_COLOURS[colour], edgecolor="black")
+        if number < NAMED:
+            axes.annotate(str(number + 1), at, ha="center", va="center", fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_title(f"Kernels below the roof of {device}; the area of a dot is its share of time")
-    names = "\n".join(f"{n + 1:>2}  {100 * p['share']:4.1f} %  {p['name']}"
-                      for n, p in enumerate(points[:10]))  # fmt: skip
-    axes.set_xlabel(f"FLOPs for each byte\n\n{names}", loc="left", family="monospace")
-    axes.xaxis.label.set_fontsize(7)
+    axes.set_title(f"Kernels below the roof of {roof.device} (area: share of the time)")
+    names = [f"{n + 1:>2} {100 * p.share:5.1f} %  {p.name}" for n, p in enumerate(points[:NAMED])]
+    text = "\n".join(["FLOPs for each byte of memory", "", *names])
+    axes.set_xlabel(text, loc="left", family="monospace", fontsize=7)
     axes.set_ylabel("FLOP/s")
     axes.grid(which="major", alpha=0.3)
     axes.legend(loc="lower right", frameon=False, title="measured on this device")
     figure.savefig(file, format=kind, dpi=110)
 
 
-def _per_second(bandwidth: float) -> str:
-    return f"memory: {bandwidth / 1e9:,.0f} GB/s"
+def _roof_lines(axes: Any, points: Sequence[RooflinePoint], roof: MeasuredRoof) -> None:
+    """What memory permits, and the products of float32 and of bfloat16."""
+    ridges = roof.flops / roof.bandwidth, roof.half_flops / roof.bandwidth
+    intensities = [*ridges, *(point.intensity for point in points)]
+    low, high = min(intensities) / 4, max(intensities) * 4
+    text = f"memory: {_scaled(roof.bandwidth)}B/s"
+    axes.plot([low, max(ridges)], [low * roof.bandwidth, max(ridges) * roof.bandwidth],
+              color="black", label=text)  # fmt: skip
+    for name, flops, ridge, style in (
+        ("float32", roof.flops, ridges[0], "--"), ("bfloat16", roof.half_flops, ridges[1], ":"),
+    ):  # fmt: skip
+        text = f"{name} products: {_scaled(flops)}FLOP/s"
+        axes.plot([ridge, high], [flops, flops], color="black", linestyle=style, label=text)
 
 
-def _rate(flops: float) -> str:
-    return f"float32 products: {flops / 1e12:,.1f} TFLOP/s"
+def _scaled(number: float) -> str:
+    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if number >= scale:
+            return f"{number / scale:.3g} {letter}"
+    return f"{number:.3g} "

@@ -6,13 +6,14 @@ It only appends while the program runs; names, costs and sums are made afterward
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.backend.cuda.cupti import TimedKernel
+from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.core.observer import LineScope, scopes
 from tinygrad_cuda.graph.node import current_site
@@ -51,7 +52,7 @@ class KernelRun(NamedTuple):
         work: a `PackedLaunch`, or the nodes of a NumPy step.
         start, end: when the host started it and went on.
         nanoseconds: that the device took; of the host where the device has no clock.
-        timed: whether the device measured it.
+        clock: ``host``; ``events`` of the device, which give lengths alone; or ``cupti``.
     """
 
     device: Device
@@ -59,7 +60,7 @@ class KernelRun(NamedTuple):
     start: int
     end: int
     nanoseconds: float
-    timed: bool
+    clock: str
 
 
 class PlanRun(NamedTuple):
@@ -101,7 +102,9 @@ class ProfileRecorder:
         keep: whether what happens is noted; a warm-up notes nothing.
     """
 
-    def __init__(self, modules: bool, lines: bool, memory: bool, single_launches: bool) -> None:
+    def __init__(
+        self, modules: bool, lines: bool, memory: bool = False, single_launches: bool = True
+    ) -> None:
         self.modules, self.lines, self.memory = modules, lines, memory
         self.single_launches = single_launches
         self.spans: list[HostSpan] = []
@@ -109,6 +112,7 @@ class ProfileRecorder:
         self.programs: list[PlanRun] = []
         self.keep = False
         self._open = _OpenSpans()
+        self._launches: dict[str, tuple[Device, Any]] = {}  # by name, for what CUPTI notes
 
     def clear(self) -> None:
         """Drops what was noted."""
@@ -183,11 +187,21 @@ class ProfileRecorder:
         """One kernel, or one NumPy step, has run."""
         if self.keep:
             took = float(end - start) if nanoseconds is None else nanoseconds
-            timed = nanoseconds is not None
-            self.kernels.append(KernelRun(device, work, start, end, took, timed))
+            clock = "host" if nanoseconds is None else "events"
+            self.kernels.append(KernelRun(device, work, start, end, took, clock))
+
+    def add_timed(self, kernels: Iterable[TimedKernel]) -> None:
+        """Enters what CUPTI noted; kernels of others, such as a library's, have a name alone."""
+        for name, number, start, end in kernels:
+            device, launch = self._launches.get(name, (as_device(f"cuda:{number}"), name))
+            self.kernels.append(KernelRun(device, launch, start, end, float(end - start), "cupti"))
 
     def ran(self, executable: Any, memory: Sequence[Any]) -> None:
         """A plan is about to run, and has all its memory; on cpu none is told."""
+        if not self.single_launches:
+            device = executable.program.device
+            for launch in executable.launches:
+                self._launches[launch.name] = device, launch
         if self.keep and self.memory:
             self.programs.append(PlanRun(perf_counter_ns(), executable, *_held(executable, memory)))
 

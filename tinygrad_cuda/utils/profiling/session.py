@@ -15,17 +15,23 @@ from time import perf_counter_ns
 from typing import Any, Self, TypeVar
 
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda.cupti import KernelActivity, kernel_activity
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.observer import LineScope, watched
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import forgetting
 from tinygrad_cuda.graph.node import record_scopes
-from tinygrad_cuda.utils.profiling import chrome_trace
-from tinygrad_cuda.utils.profiling.averages import GROUPS, Averages, EventList
+from tinygrad_cuda.utils.profiling import chrome_trace, pictures
+from tinygrad_cuda.utils.profiling.averages import (
+    GROUPS,
+    Averages,
+    EventList,
+    roofline_points,
+)
 from tinygrad_cuda.utils.profiling.memory_timeline import MemoryTimeline, PlanMemory
 from tinygrad_cuda.utils.profiling.recorder import HostSpan, ProfileRecorder
-from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+from tinygrad_cuda.utils.profiling.roof import MeasuredRoof, roof_of
 from tinygrad_cuda.utils.profiling.work import Works
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -165,7 +171,8 @@ class profile:
 
     What is pending at the end of the block is computed inside of it. On ``cpu`` the device's time
     is that of NumPy's steps, on ``emu`` the emulator's (no GPU's), on ``cuda`` the GPU's own; there
-    replayed CUDA graphs are launched kernel by kernel, each behind a delay, to time each.
+    replayed CUDA graphs are launched kernel by kernel, behind a delay, to time each; with
+    `cupti-python` (extra ``profile``) they are replayed, and CUPTI times their kernels.
 
     Args:
         activities: accepted as in PyTorch; the host and the device are both recorded.
@@ -214,7 +221,7 @@ class profile:
         self._metadata: dict[str, Any] = {}
         self._began = 0
         self._lookup = realize.run_cached_plan
-        self.roof: MeasuredRoof | None = None
+        self._activity: KernelActivity | None = None
 
     # Steps
 
@@ -261,21 +268,28 @@ class profile:
             self._begin()
         if keep is not self.recorder.keep:
             settle()
-            if keep:
-                self.recorder.clear()
-            self.recorder.keep = keep
+            self._keep(keep)
         if action is ProfilerAction.NONE and active:
             self._end()
         self.current_action = action
         self._began = perf_counter_ns()
 
+    def _keep(self, keep: bool) -> None:
+        """Begins to note what happens, or ends it; the devices have finished."""
+        if keep:
+            self.recorder.clear()
+            if self._activity is not None:
+                self._activity.begin()
+        elif self._activity is not None:
+            self.recorder.add_timed(self._activity.end())
+        self.recorder.keep = keep
+
     def _begin(self) -> None:
-        if watched.observer is not None:
-            raise ArgumentError(
-                "profile", "another profiler is active", expect="one at a time",
-                actual=f"{watched.observer!r}", hint="end its block, or call its stop()",
-            )  # fmt: skip
+        refuse_second("profile")
         settle()
+        if registry.usable("cuda"):
+            self._activity = kernel_activity()
+            self.recorder.single_launches = self._activity is None
         if self.with_stack or self.with_modules:
             # What was planned or traced before has other lines, and no Modules.
             for forget in forgetting:
@@ -338,9 +352,36 @@ class profile:
                 "key_averages", f"nothing to group by {by} was recorded",
                 expect=f"profile({option}=True)", actual=f"{option}=False",
             )  # fmt: skip
-        averages = Averages(self.recorder, self.works, self.roof)
+        averages = Averages(self.recorder, self.works, self.roofs())
         rows = averages.by(by, group_by_input_shape, group_by_stack_n > 0 and self.with_stack)
-        return EventList(rows, by, self.roof, self.notes())
+        return EventList(rows, by, self.notes())
+
+    def roofs(self) -> dict[Device, MeasuredRoof]:
+        """What the GPUs among the devices can do at most, each measured once."""
+        roofs = {device: roof_of(device) for device in self.devices()}
+        return {device: roof for device, roof in roofs.items() if roof is not None}
+
+    def export_roofline(self, path: str | os.PathLike[str]) -> None:
+        """Draws the kernels below the measured roof: FLOP/s over FLOPs for each byte.
+
+        Args:
+            path: of a ``.png`` or ``.svg`` file.
+
+        Raises:
+            ArgumentError: no device has a roof (``cpu``, ``emu``), or another ending.
+        """
+        roofs = self.roofs()
+        kind = Path(path).suffix[1:]
+        if not roofs or kind not in ("png", "svg"):
+            raise ArgumentError(
+                "export_roofline", "nothing to draw", expect="kernels of a GPU, .png or .svg",
+                actual=f"devices {', '.join(map(str, self.devices())) or 'none'}, {path}",
+            )  # fmt: skip
+        device, roof = next(iter(roofs.items()))
+        runs = [run for run in self.recorder.kernels if run.device is device]
+        points = roofline_points(runs, self.works)
+        with open(path, "wb") as file:
+            pictures.roofline(file, kind, points, roof)
 
     def devices(self) -> list[Device]:
         """Where kernels ran."""
@@ -354,6 +395,8 @@ class profile:
             "cuda": "device cuda: each kernel alone, by events; replayed graphs were launched "
             "kernel by kernel",
         }
+        if self._activity is not None:
+            texts["cuda"] = "device cuda: by CUPTI, replayed graphs as they run"
         return [texts[kind] for kind in dict.fromkeys(d.kind for d in self.devices())]
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
@@ -404,6 +447,19 @@ class profile:
 
     def __repr__(self) -> str:
         return f"<profile {self.current_action.name}, step {self.step_num}>"
+
+
+def refuse_second(op: str) -> None:
+    """Raises where something observes this process already.
+
+    Raises:
+        ArgumentError: it does.
+    """
+    if watched.observer is not None:
+        raise ArgumentError(
+            op, "another profiler is active", expect="one at a time",
+            actual=type(watched.observer).__name__, hint="end its block, or call its stop()",
+        )  # fmt: skip
 
 
 def settle() -> None:

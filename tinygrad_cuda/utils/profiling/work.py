@@ -60,7 +60,7 @@ class KernelWork:
     """A launch, or a NumPy step, as the tables see it.
 
     Args:
-        work: a `PackedLaunch`, or the nodes of a NumPy step.
+        work: a `PackedLaunch`, the nodes of a NumPy step, or the name of a kernel of others.
 
     Attributes:
         name: of the kernel; on cpu the ops of the step.
@@ -68,9 +68,12 @@ class KernelWork:
         nodes: that it computes.
     """
 
-    def __init__(self, work: PackedLaunch | Sequence[Node]) -> None:
+    def __init__(self, work: PackedLaunch | Sequence[Node] | str) -> None:
         self.launch = work if isinstance(work, PackedLaunch) else None
-        if isinstance(work, PackedLaunch):
+        self.nodes: list[Node] = []
+        if isinstance(work, str):
+            self.name, self.kind = work, "other"
+        elif isinstance(work, PackedLaunch):
             self.name = work.name
             self.kind = "+".join(dict.fromkeys(stage.kernel.kind for stage in work.stages))
             computed = (n for stage in work.stages for n in stage.kernel.nodes)
@@ -104,6 +107,13 @@ class KernelWork:
         inside = set(self.nodes)
         read = {s for node in self.nodes for s in node.sources if s not in inside}
         return sum(map(nbytes_of, [*read, *self.stored]))
+
+    @cached_property
+    def half(self) -> bool:
+        """Whether it multiplies matrices of a half type."""
+        kinds = ("contraction", "kernel")  # the latter: attention and recurrence
+        products = (n for n in self.nodes if n.op.kind in kinds and n.sources and flops(n))
+        return any(node.sources[0].dtype.itemsize == 2 for node in products)
 
     @cached_property
     def shares(self) -> list[tuple[Node, float]]:

@@ -1,0 +1,300 @@
+"""What the profiler does on a GPU: events, CUPTI, the roof; on a pretended GPU, and alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tinygrad_cuda as tc
+from tests.pretended_gpu import pretended_gpu
+from tinygrad_cuda import nn
+from tinygrad_cuda.backend.cuda import cupti
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.observer import watched
+from tinygrad_cuda.cuda import nvtx
+from tinygrad_cuda.profiler import MeasuredRoof, emit_nvtx, profile, schedule
+from tinygrad_cuda.utils.profiling import roof as roofs
+from tinygrad_cuda.utils.profiling import session
+
+ROOF = MeasuredRoof("pretended", 1e12, 1e13, 1e14)
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    """What names no device is on the CPU, also while a GPU is pretended."""
+    tc.set_default_device("cpu")
+    yield
+    tc.set_default_device(None)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU whose roof is measured, without CUPTI."""
+    monkeypatch.setattr(roofs, "_measured", {as_device("cuda"): ROOF})
+    monkeypatch.setattr(session, "kernel_activity", lambda: None)
+    with pretended_gpu():
+        yield
+
+
+def step_on(device: str) -> Any:
+    tc.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(device)
+    optimizer = tc.optim.SGD(model.parameters(), lr=0.1)
+    x, labels = tc.randn(4, 8).to(device), tc.tensor([0, 1, 2, 3]).to(device)
+
+    def step() -> tc.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_replayed_graphs_are_launched_singly(gpu: None, compiled: bool, tmp_path: Path) -> None:
+    """Every kernel of a step that is replayed has a time by events, in the loop and in the trace.
+
+    Afterwards the step is replayed as before, with the same losses as without a profiler.
+    """
+    plain = step_on("cuda")
+    expected = [plain().item() for _ in range(7)]
+    step = step_on("cuda")
+    if compiled:
+        step = tc.compile(step)
+    losses = [step().item() for _ in range(3)]
+    with profile() as p:
+        losses += [step().item() for _ in range(2)]
+    losses += [step().item() for _ in range(2)]
+    assert losses == expected
+    kernels = p.recorder.kernels
+    assert {run.clock for run in kernels} == {"events"}
+    assert len(kernels) % 2 == 0
+    assert [run.work.name for run in kernels[::2]] != []
+    assert all(run.nanoseconds > 0 for run in kernels)
+    text = p.key_averages(by="kernel").table()
+    assert "launched kernel by kernel" in text
+    assert "no roof" not in text
+    p.export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    arrows = [event["ph"] for event in events if event["name"] == "ac2g"]
+    assert arrows.count("s") == arrows.count("f") == len(kernels)
+
+
+def test_cupti_times_replayed_graphs(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CUPTI a step stays a graph, and kernels are found again by their names."""
+    step = step_on("cuda")
+    for _ in range(3):
+        step()
+    started = schedule(wait=1, warmup=1, active=1, repeat=1)
+    with profile() as without:
+        step().item()
+    names = [run.work.name for run in without.recorder.kernels]
+
+    class Activity:
+        collecting = False
+
+        def begin(self) -> None:
+            self.collecting = True
+
+        def end(self) -> list[cupti.TimedKernel]:
+            found = [cupti.TimedKernel(n, 0, 100 * k, 100 * k + 150) for k, n in enumerate(names)]
+            return [*found, cupti.TimedKernel("of_a_library", 0, 5000, 5100)]
+
+    monkeypatch.setattr(session, "kernel_activity", Activity)
+    with profile(schedule=started) as p:
+        for _ in range(4):
+            step().item()
+            p.step()
+    assert p.recorder.single_launches is False
+    rows = {row.key: row for row in p.key_averages(by="kernel")}
+    assert rows.keys() == {*names, "of_a_library"}
+    assert rows[names[0]].flops + rows[names[0]].nbytes > 0
+    assert {run.clock for run in p.recorder.kernels} == {"cupti"}
+    assert "CUPTI" in p.key_averages().table()
+
+
+def test_records_of_cupti() -> None:
+    """Kernels of the interval, on the host's clock, in order; other records are left out."""
+    kinds = SimpleNamespace(CONCURRENT_KERNEL=10, KERNEL=3)
+    waiting: list[Any] = []
+    calls: list[Any] = []
+
+    def flush(flag: int) -> None:
+        calls.append(("flush", flag))
+        library.completed(waiting)
+
+    def register(requested: Any, completed: Any) -> None:
+        assert requested() == (8 << 20, 0)
+        library.completed = completed
+
+    library = SimpleNamespace(
+        ActivityKind=kinds, activity_flush_all=flush, get_timestamp=lambda: 1_000_000,
+        activity_register_callbacks=register,
+        activity_enable=lambda kind: calls.append(("enable", kind)),
+        activity_disable=lambda kind: calls.append(("disable", kind)),
+    )  # fmt: skip
+    activity = cupti.KernelActivity(library)
+    activity.begin()
+    waiting += [
+        SimpleNamespace(kind=10, name="second", start=2000, end=2500, device_id=0),
+        SimpleNamespace(kind=1, name="copy", start=0, end=9, device_id=0),
+        SimpleNamespace(kind=10, name="first", start=1000, end=1800, device_id=0),
+    ]
+    first, second = activity.end()
+    assert (first.name, second.name) == ("first", "second")
+    assert (first.end - first.start, second.start - first.start) == (800, 1000)
+    assert calls == [("enable", 10), ("flush", 1), ("disable", 10)]
+
+
+def test_share_of_the_roof_and_what_limits(gpu: None, tmp_path: Path) -> None:
+    """The least time by FLOPs and bytes, divided by the time; the picture has each kernel."""
+    a = tc.rand(64, 64, device="cuda")
+    a.numpy()
+    with profile() as p:
+        (a @ a).numpy()
+    (row,) = p.key_averages(by="kernel")
+    least = max(2 * 64**3 / ROOF.flops, 3 * 4 * 64 * 64 / ROOF.bandwidth)
+    assert row.least_time == pytest.approx(1e6 * least, rel=0.1)
+    assert row.share_of_roof == pytest.approx(row.least_time / row.self_device_time_total)
+    assert row.limit in ("memory", "arithmetic", "launch")
+    for name in ("roof.png", "roof.svg"):
+        p.export_roofline(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 5000
+    with pytest.raises(ArgumentError, match="nothing to draw"):
+        p.export_roofline(tmp_path / "roof.txt")
+
+
+def test_without_a_gpu_there_is_no_roof(tmp_path: Path) -> None:
+    a = tc.rand(8, 8, device="cpu")
+    with profile() as p:
+        (a @ a).numpy()
+    assert p.roofs() == {}
+    assert all(row.share_of_roof is None for row in p.key_averages())
+    with pytest.raises(ArgumentError, match="nothing to draw"):
+        p.export_roofline(tmp_path / "roof.png")
+
+
+def test_the_roof_is_measured_once_and_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The measurement itself runs on any device; its file is read by the next process.
+
+    It draws from a stream of its own.
+    """
+    monkeypatch.setattr(settings, "cache_dir", tmp_path)
+    state = tc.get_rng_state().tolist()
+    found = roofs.measure(as_device("emu"), "an emulator", 1 << 12, 16)
+    assert tc.get_rng_state().tolist() == state
+    assert watched.observer is None
+    assert min(found[1:]) > 0
+    roofs._write(found)
+    assert roofs._read("an emulator") == found
+    assert roofs._read("another") is None
+    roofs._path("an emulator").write_text("{damaged")
+    assert roofs._read("an emulator") is None
+    assert roofs.roof_of(as_device("emu")) is None
+
+
+def test_events(gpu: None) -> None:
+    """`record` has what is pending launched and waits for nothing; the GPU's clock counts."""
+    start, end = (tc.cuda.Event(enable_timing=True) for _ in range(2))
+    assert start.query()
+    with pytest.raises(ArgumentError, match="was not recorded"):
+        start.elapsed_time(end)
+    x = tc.rand(32, 32, device="cuda")
+    start.record()
+    y = x @ x
+    end.record()
+    assert not end.query()
+    end.synchronize()
+    assert end.query()
+    assert start.elapsed_time(end) > 0
+    assert y.shape == (32, 32)
+    with pytest.raises(ArgumentError, match="enable_timing=True"):
+        start.elapsed_time(tc.cuda.Event())
+    stream = tc.cuda.current_stream()
+    assert stream.record_event().query() in (True, False)
+    stream.synchronize()
+    assert stream.query() in (True, False)
+
+
+def test_memory_figures(gpu: None) -> None:
+    x = tc.rand(1024, 256, device="cuda")
+    x.numpy()
+    stats = tc.cuda.memory_stats()
+    assert stats["allocated_bytes.all.current"] == tc.cuda.memory_allocated() >= 1 << 20
+    assert stats["allocated_bytes.all.peak"] >= stats["allocated_bytes.all.current"]
+    assert stats["reserved_bytes.all.current"] == tc.cuda.memory_reserved()
+    assert f"{tc.cuda.memory_allocated():,}" in tc.cuda.memory_summary()
+    del x
+    tc.cuda.reset_peak_memory_stats()
+    assert tc.cuda.max_memory_allocated() == tc.cuda.memory_allocated()
+
+
+def test_memory_figures_without_a_gpu() -> None:
+    if tc.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert not tc.cuda.memory_stats()
+    assert tc.cuda.max_memory_allocated() == 0
+    assert "0 bytes" in tc.cuda.memory_summary()
+    tc.cuda.Event(enable_timing=True).synchronize()
+
+
+class Ranges:
+    """Stands for the package `nvtx`."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def push_range(self, name: str) -> None:
+        self.log.append(name)
+
+    def pop_range(self) -> None:
+        self.log.append("pop")
+
+
+def test_nvtx_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules, passes, steps and the user's ranges, nested; nothing outside of the block."""
+    package = Ranges()
+    monkeypatch.setattr(nvtx, "library", lambda: package)
+    step = step_on("cpu")
+    step()
+    assert package.log == []
+    with emit_nvtx(), tc.profiler.record_function("mine"):
+        step()
+    assert package.log[:3] == ["mine", "Sequential", "Linear"]
+    assert {"backward", "Optimizer.step#SGD.step", "realize"} <= set(package.log)
+    assert package.log.count("pop") == len(package.log) / 2
+    package.log.clear()
+    with tc.cuda.nvtx.range("step {}", 3):
+        assert tc.cuda.nvtx.range_push("inner") == 1
+        assert tc.cuda.nvtx.range_pop() == 1
+    assert package.log == ["step 3", "inner", "pop", "pop"]
+    assert tc.cuda.nvtx.range_pop() == -1
+    with profile(), pytest.raises(ArgumentError, match="another profiler"), emit_nvtx():
+        pass
+
+
+def test_without_nvtx_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is absent: that is said once, and nothing else happens."""
+    monkeypatch.setitem(__import__("sys").modules, "nvtx", None)
+    nvtx.library.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="not installed"):
+            tc.cuda.nvtx.range_push("a")
+        assert tc.cuda.nvtx.range_pop() == 0
+        tc.cuda.nvtx.mark("b")
+        tc.cuda.nvtx.range_end(tc.cuda.nvtx.range_start("c"))
+        with emit_nvtx():
+            assert watched.observer is None
+    finally:
+        nvtx.library.cache_clear()
