@@ -293,8 +293,8 @@ def test_long_rows_stay_in_shared_memory(
 ) -> None:
     """A softmax by a weight, and a product with a row of its own, read each element once."""
     monkeypatch.setattr(shared_rows, "STAY", True)
-    monkeypatch.setattr(row_reduce, "HELD", 4)
-    monkeypatch.setattr(row_reduce, "HELD_ALONE", 4)
+    monkeypatch.setattr(row_reduce, "REGISTER_VALUES", 4)
+    monkeypatch.setattr(row_reduce, "REGISTER_VALUES_ALONE", 4)
     call_few_multiprocessors(monkeypatch)
     x, y = bench(11, 4000, dtype=dtype), bench(11, 4000, dtype=dtype)
     weight = bench(4000, dtype=dtype)

@@ -61,14 +61,14 @@ class Rewriting:
         self.draws = draws
         self._replaced = replaced
         # Tables of a recorded gradient: weak, since it is part of the recorded graph.
-        self._known: WeakValueDictionary[Node, Node] = WeakValueDictionary()
+        self._recorded_again: WeakValueDictionary[Node, Node] = WeakValueDictionary()
         self._independent: set[Node] = set()
 
     def __call__(self, roots: Iterable[Node]) -> list[Node]:
         """The roots as they are now; those that depend on nothing replaced are themselves."""
         roots = list(roots)
         dependents, independent = self.rewritten, self._independent
-        for node in topological(roots, stop=self._is_known):
+        for node in topological(roots, stop=self._is_recorded):
             if node in dependents or node in independent:
                 continue
             if node.storage is None and node.op.kind == "leaf" and self.draws(node):
@@ -76,10 +76,10 @@ class Rewriting:
             elif node.storage is not None or dependents.keys().isdisjoint(node.sources):
                 independent.add(node)
             else:
-                dependents[node] = self._known[node] = self._recorded(node)
+                dependents[node] = self._recorded_again[node] = self._recorded(node)
         return [dependents.get(root, root) for root in roots]
 
-    def _is_known(self, node: Node) -> bool:
+    def _is_recorded(self, node: Node) -> bool:
         return node.storage is not None or node in self.rewritten or node in self._independent
 
     def batched(self, node: Node) -> Node:
@@ -151,7 +151,7 @@ class Rewriting:
         count = node.attributes["results"]
         history = node.sources[count:]
         function, outputs = common.function_of(node), node.outputs
-        given, fixed, size, draws = self._replaced, self._known, self.size, self.draws
+        given, fixed, size, draws = self._replaced, self._recorded_again, self.size, self.draws
         apart = tuple(source in self.rewritten for source in history)
 
         def gradients(*cotangents: Node | None) -> list[Node | None]:

@@ -551,16 +551,16 @@ class _Choosing:
 
     def _first(self, convolutions: Sequence[Node]) -> dict[Node, bool]:
         """Convolutions that are quicker with the channels last even if images are turned for it."""
-        found = {}
+        wider_channels = {}
         for node in convolutions:
             if self._lies_last(node):
-                found[node] = False
+                wider_channels[node] = False
             elif channels_last.has_few_channels(node):
                 wider = channels_last.with_whole_copies(node, Layouts())
                 worth = problem_of(wider, self.target).flops >= WORTH_A_COPY
                 if worth and self._lies_last(wider):
-                    found[node] = True
-        return found
+                    wider_channels[node] = True
+        return wider_channels
 
     def _beside_others(
         self, convolutions: Sequence[Node], wants: dict[Node, int]

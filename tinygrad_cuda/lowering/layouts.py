@@ -54,17 +54,19 @@ class Layouts:
 
     def last(self, x: Node) -> Node | None:
         """The same value with the second axis behind all others, if there is one."""
-        found = self.arranged.get(x)
-        return found.value if found and found.axes == channels_first(len(x.shape)) else None
+        arranged = self.arranged.get(x)
+        if arranged is None or arranged.axes != channels_first(len(x.shape)):
+            return None
+        return arranged.value
 
     def put_last(self, x: Node) -> Node:
         """Images with the channels last, of which readers are made; stored so if they are not."""
-        found = self.last(x)
-        if found is None:
+        images = self.last(x)
+        if images is None:
             axes = channels_first(len(x.shape))
-            found = self._others[x, axes] = ew.contiguous(self.as_arranged(x, axes))
-            self.arranged[x] = Arranged(found, axes)
-        return found
+            images = self._others[x, axes] = ew.contiguous(self.as_arranged(x, axes))
+            self.arranged[x] = Arranged(images, axes)
+        return images
 
     def with_channels(self, x: Node, count: int) -> Node:
         """Images, or a weight, with as many channels: zeros behind those that they have."""
@@ -117,10 +119,10 @@ class Layouts:
     def _as_arranged(self, x: Node, axes: Shape, depth: int) -> Node:
         back = _inverse(axes)
         shape = tuple(x.shape[axis] for axis in back)
-        found = self.arranged.get(x)
-        if found is not None:
-            both = tuple(found.axes[axis] for axis in back)
-            return found.value if _keeps(both) else movement.permute(found.value, axes=both)
+        arranged = self.arranged.get(x)
+        if arranged is not None:
+            both = tuple(arranged.axes[axis] for axis in back)
+            return arranged.value if _keeps(both) else movement.permute(arranged.value, axes=both)
         if x.op is common.constant or x.op is common.scalar:
             assert isinstance(x.op, LeafOp)
             return x.op.leaf(shape, x.dtype, x.device, **x.attributes)
@@ -180,8 +182,8 @@ class Layouts:
                 self._note_images(made)
                 return made
             rule = _RULES.get(made.op) or _KINDS.get(made.op.kind)
-            found = rule(self, made, self.wants.get(node, LAST) == FIRST) if rule else None
-            return made if found is None else found
+            moved = rule(self, made, self.wants.get(node, LAST) == FIRST) if rule else None
+            return made if moved is None else moved
 
     def _output(self, made: Node, part: Arranged) -> Node:
         index = made.attributes["index"]
@@ -195,8 +197,8 @@ class Layouts:
 
     def _largest(self, made: Node) -> Arranged:
         """The arranged source of most elements."""
-        found = [source for source in made.sources if source in self.arranged]
-        return self.arranged[max(found, key=lambda source: prod(source.shape))]
+        arranged = [source for source in made.sources if source in self.arranged]
+        return self.arranged[max(arranged, key=lambda source: prod(source.shape))]
 
     def parts(self, made: Node, inner: Node, axes: Shape) -> Node:
         """Notes the several results of a node that is made in another order."""

@@ -2,7 +2,7 @@
 //   output.
 // Stores output (16, 12, 1024, 96) bfloat16; output (16, 12, 1024) float32.
 // Grid 768 x 256 threads, 151781376 bytes moved at least.
-TGC_STAGE(attention_0f3fc13bc0,
+TGC_STAGE(attention_fc0d5791cd,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -74,7 +74,7 @@ TGC_STAGE(attention_0f3fc13bc0,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 64, free_slot);
-    const char* const held = ring + slot * 26624;
+    const char* const columns_slot = ring + slot * 26624;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 31) continue;
@@ -89,7 +89,7 @@ TGC_STAGE(attention_0f3fc13bc0,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
 #pragma unroll
@@ -167,7 +167,8 @@ TGC_STAGE(attention_0f3fc13bc0,
 #pragma unroll
       for (int j = 0; j < 12; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4_trans(b, held + 13312 + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j * 16);
+        tgc_ldmatrix_x4_trans(b, columns_slot + 13312 + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j *
+            16);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -259,7 +260,7 @@ TGC_STAGE(row_sum_mul_89a9b7f023,
 // Stores output (16, 12, 1024, 96) bfloat16; output (16, 12, 1024, 96) bfloat16; output (16, 12, 1024, 96)
 //   bfloat16.
 // Grid 768 x 256 threads, 190316544 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_8c9579826f,
+TGC_STAGE(attention_attention_backward_queries_177ff68b5e,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -362,7 +363,7 @@ TGC_STAGE(attention_attention_backward_queries_8c9579826f,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 32, free_slot);
-    const char* const held = ring + slot * 13312;
+    const char* const columns_slot = ring + slot * 13312;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 31) continue;
@@ -377,7 +378,7 @@ TGC_STAGE(attention_attention_backward_queries_8c9579826f,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
 #pragma unroll
@@ -411,7 +412,7 @@ TGC_STAGE(attention_attention_backward_queries_8c9579826f,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + 6656 + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + 6656 + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
 #pragma unroll
@@ -443,7 +444,7 @@ TGC_STAGE(attention_attention_backward_queries_8c9579826f,
 #pragma unroll
       for (int j = 0; j < 12; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4_trans(b, held + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j * 16);
+        tgc_ldmatrix_x4_trans(b, columns_slot + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j * 16);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -482,7 +483,7 @@ TGC_STAGE(attention_attention_backward_queries_8c9579826f,
 // Stores output (16, 12, 1024, 96) bfloat16; output (16, 12, 1024, 96) bfloat16; output (16, 12, 1024, 96)
 //   bfloat16.
 // Grid 1536 x 256 threads, 228065280 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_18d3b59d36,
+TGC_STAGE(attention_attention_backward_keys_e4466d1920,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -575,7 +576,7 @@ TGC_STAGE(attention_attention_backward_keys_18d3b59d36,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 64, free_slot);
-    const char* const held = ring + slot * 27136;
+    const char* const columns_slot = ring + slot * 27136;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first + 63 < key_first + row_first) continue;
@@ -588,7 +589,7 @@ TGC_STAGE(attention_attention_backward_keys_18d3b59d36,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_bf16(score[0][j], a[0], left);
@@ -606,7 +607,7 @@ TGC_STAGE(attention_attention_backward_keys_18d3b59d36,
           if (!seen) score[0][j][q] = -INFINITY;
         }
     }
-    const float* const sums = reinterpret_cast<const float*>(held + 26624);
+    const float* const sums = reinterpret_cast<const float*>(columns_slot + 26624);
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -627,7 +628,8 @@ TGC_STAGE(attention_attention_backward_keys_18d3b59d36,
 #pragma unroll
       for (int j = 0; j < 12; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4_trans(b, held + 13312 + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j * 16);
+        tgc_ldmatrix_x4_trans(b, columns_slot + 13312 + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j *
+            16);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_bf16(by_value[0][j], a[0], left);
         tgc_mma_bf16(by_value[0][j + 1], a[0], right);
@@ -642,7 +644,7 @@ TGC_STAGE(attention_attention_backward_keys_18d3b59d36,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + 13312 + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + 13312 + (j * 8 + lane / 16 * 8 + lane % 8) * 208 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_bf16(share[0][j], a[0], left);
@@ -667,7 +669,7 @@ TGC_STAGE(attention_attention_backward_keys_18d3b59d36,
 #pragma unroll
       for (int j = 0; j < 12; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4_trans(b, held + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j * 16);
+        tgc_ldmatrix_x4_trans(b, columns_slot + (step * 16 + lane % 16) * 208 + lane / 16 * 16 + j * 16);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_bf16(by_key[0][j], a[0], left);
         tgc_mma_bf16(by_key[0][j + 1], a[0], right);

@@ -2,7 +2,7 @@
 //   output.
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024) float32.
 // Grid 768 x 256 threads, 101449728 bytes moved at least.
-TGC_STAGE(attention_d80bddf69f,
+TGC_STAGE(attention_79ad091b57,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -74,7 +74,7 @@ TGC_STAGE(attention_d80bddf69f,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 64, free_slot);
-    const char* const held = ring + slot * 18432;
+    const char* const columns_slot = ring + slot * 18432;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 31) continue;
@@ -93,7 +93,7 @@ TGC_STAGE(attention_d80bddf69f,
 #pragma unroll
         for (int side = 0; side < 2; side++) {
           const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              held + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
+              columns_slot + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
 #pragma unroll
           for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -171,7 +171,7 @@ TGC_STAGE(attention_d80bddf69f,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-            held + 9216 + column * 144 + j * 32 + lane % 4 * 16);
+            columns_slot + 9216 + column * 144 + j * 32 + lane % 4 * 16);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -260,7 +260,7 @@ TGC_STAGE(row_sum_mul_86dcf131ac,
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32)
 //   float32.
 // Grid 768 x 256 threads, 127401984 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_797a325bb8,
+TGC_STAGE(attention_attention_backward_queries_f0ffbc480e,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -355,7 +355,7 @@ TGC_STAGE(attention_attention_backward_queries_797a325bb8,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 32, free_slot);
-    const char* const held = ring + slot * 9216;
+    const char* const columns_slot = ring + slot * 9216;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 31) continue;
@@ -374,7 +374,7 @@ TGC_STAGE(attention_attention_backward_queries_797a325bb8,
 #pragma unroll
         for (int side = 0; side < 2; side++) {
           const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              held + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
+              columns_slot + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
 #pragma unroll
           for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -413,7 +413,7 @@ TGC_STAGE(attention_attention_backward_queries_797a325bb8,
 #pragma unroll
         for (int side = 0; side < 2; side++) {
           const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              held + 4608 + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
+              columns_slot + 4608 + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
 #pragma unroll
           for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -445,7 +445,7 @@ TGC_STAGE(attention_attention_backward_queries_797a325bb8,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-            held + column * 144 + j * 32 + lane % 4 * 16);
+            columns_slot + column * 144 + j * 32 + lane % 4 * 16);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -481,7 +481,7 @@ TGC_STAGE(attention_attention_backward_queries_797a325bb8,
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32)
 //   float32.
 // Grid 768 x 256 threads, 152567808 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_d668e3461c,
+TGC_STAGE(attention_attention_backward_keys_8e45ff582c,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -568,7 +568,7 @@ TGC_STAGE(attention_attention_backward_keys_d668e3461c,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 32, free_slot);
-    const char* const held = ring + slot * 9472;
+    const char* const columns_slot = ring + slot * 9472;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first + 31 < key_first + row_first) continue;
@@ -587,7 +587,7 @@ TGC_STAGE(attention_attention_backward_keys_d668e3461c,
 #pragma unroll
         for (int side = 0; side < 2; side++) {
           const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              held + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
+              columns_slot + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
 #pragma unroll
           for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -611,7 +611,7 @@ TGC_STAGE(attention_attention_backward_keys_d668e3461c,
             if (!seen) score[i][j][q] = -INFINITY;
           }
     }
-    const float* const sums = reinterpret_cast<const float*>(held + 9216);
+    const float* const sums = reinterpret_cast<const float*>(columns_slot + 9216);
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -635,7 +635,7 @@ TGC_STAGE(attention_attention_backward_keys_d668e3461c,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-            held + 4608 + column * 144 + j * 32 + lane % 4 * 16);
+            columns_slot + 4608 + column * 144 + j * 32 + lane % 4 * 16);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -661,7 +661,7 @@ TGC_STAGE(attention_attention_backward_keys_d668e3461c,
 #pragma unroll
         for (int side = 0; side < 2; side++) {
           const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              held + 4608 + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
+              columns_slot + 4608 + (j * 8 + lane % 4 * 2 + side) * 144 + step * 16);
 #pragma unroll
           for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -692,7 +692,7 @@ TGC_STAGE(attention_attention_backward_keys_d668e3461c,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const auto b = *reinterpret_cast<const tgc_vector<float, 4>*>(
-            held + column * 144 + j * 32 + lane % 4 * 16);
+            columns_slot + column * 144 + j * 32 + lane % 4 * 16);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll

@@ -2,7 +2,7 @@
 //   output.
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024) float32.
 // Grid 1536 x 256 threads, 101449728 bytes moved at least.
-TGC_STAGE(attention_92161e8964,
+TGC_STAGE(attention_3ed521fbd0,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -73,7 +73,7 @@ TGC_STAGE(attention_92161e8964,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 64, free_slot);
-    const char* const held = ring + slot * 18432;
+    const char* const columns_slot = ring + slot * 18432;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 15) continue;
@@ -86,7 +86,7 @@ TGC_STAGE(attention_92161e8964,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_tf32(score[0][j], a[0], left);
@@ -147,7 +147,7 @@ TGC_STAGE(attention_92161e8964,
       for (int q = 0; q < 4; q++) a[0][q] = tgc_tf32(score[0][step][q % 2 * 2 + q / 2]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + 9216 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + 9216 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
 #pragma unroll
@@ -231,7 +231,7 @@ TGC_STAGE(row_sum_mul_86dcf131ac,
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32)
 //   float32.
 // Grid 1536 x 256 threads, 127401984 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_4a9ade6728,
+TGC_STAGE(attention_attention_backward_queries_f9561e8a43,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -330,7 +330,7 @@ TGC_STAGE(attention_attention_backward_queries_4a9ade6728,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 64, free_slot);
-    const char* const held = ring + slot * 18432;
+    const char* const columns_slot = ring + slot * 18432;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 15) continue;
@@ -343,7 +343,7 @@ TGC_STAGE(attention_attention_backward_queries_4a9ade6728,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_tf32(score[0][j], a[0], left);
@@ -370,7 +370,7 @@ TGC_STAGE(attention_attention_backward_queries_4a9ade6728,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + 9216 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + 9216 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_tf32(share[0][j], a[0], left);
@@ -391,7 +391,7 @@ TGC_STAGE(attention_attention_backward_queries_4a9ade6728,
       for (int q = 0; q < 4; q++) a[0][q] = tgc_tf32(share[0][step][q % 2 * 2 + q / 2]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
 #pragma unroll
@@ -424,7 +424,7 @@ TGC_STAGE(attention_attention_backward_queries_4a9ade6728,
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32)
 //   float32.
 // Grid 1536 x 256 threads, 152567808 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_42d7970fa7,
+TGC_STAGE(attention_attention_backward_keys_b77e2bed70,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -517,7 +517,7 @@ TGC_STAGE(attention_attention_backward_keys_42d7970fa7,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 64, free_slot);
-    const char* const held = ring + slot * 18944;
+    const char* const columns_slot = ring + slot * 18944;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first + 63 < key_first + row_first) continue;
@@ -530,7 +530,7 @@ TGC_STAGE(attention_attention_backward_keys_42d7970fa7,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_tf32(score[0][j], a[0], left);
@@ -548,7 +548,7 @@ TGC_STAGE(attention_attention_backward_keys_42d7970fa7,
           if (!seen) score[0][j][q] = -INFINITY;
         }
     }
-    const float* const sums = reinterpret_cast<const float*>(held + 18432);
+    const float* const sums = reinterpret_cast<const float*>(columns_slot + 18432);
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -565,7 +565,7 @@ TGC_STAGE(attention_attention_backward_keys_42d7970fa7,
       for (int q = 0; q < 4; q++) a[0][q] = tgc_tf32(score[0][step][q % 2 * 2 + q / 2]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + 9216 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + 9216 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
 #pragma unroll
@@ -584,7 +584,7 @@ TGC_STAGE(attention_attention_backward_keys_42d7970fa7,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + 9216 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + 9216 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
         tgc_mma_tf32(share[0][j], a[0], left);
@@ -605,7 +605,7 @@ TGC_STAGE(attention_attention_backward_keys_42d7970fa7,
       for (int q = 0; q < 4; q++) a[0][q] = tgc_tf32(share[0][step][q % 2 * 2 + q / 2]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
 #pragma unroll

@@ -2,7 +2,7 @@
 //   output.
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024) float32.
 // Grid 1536 x 256 threads, 101449728 bytes moved at least.
-TGC_STAGE(attention_5c2e3cc7c7,
+TGC_STAGE(attention_e3ea1c3c23,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -73,7 +73,7 @@ TGC_STAGE(attention_5c2e3cc7c7,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 64, free_slot);
-    const char* const held = ring + slot * 18432;
+    const char* const columns_slot = ring + slot * 18432;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 15) continue;
@@ -89,7 +89,7 @@ TGC_STAGE(attention_5c2e3cc7c7,
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         unsigned high_b[2][2], low_b[2][2];
 #pragma unroll
@@ -161,7 +161,7 @@ TGC_STAGE(attention_5c2e3cc7c7,
                        low_a[0][q]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + 9216 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + 9216 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
         unsigned high_b[2][2], low_b[2][2];
@@ -255,7 +255,7 @@ TGC_STAGE(row_sum_mul_86dcf131ac,
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32)
 //   float32.
 // Grid 1536 x 256 threads, 127401984 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_30a41de330,
+TGC_STAGE(attention_attention_backward_queries_ab3c127386,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -348,7 +348,7 @@ TGC_STAGE(attention_attention_backward_queries_30a41de330,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 32, free_slot);
-    const char* const held = ring + slot * 9216;
+    const char* const columns_slot = ring + slot * 9216;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first > query_first + row_first + 15) continue;
@@ -364,7 +364,7 @@ TGC_STAGE(attention_attention_backward_queries_30a41de330,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         unsigned high_b[2][2], low_b[2][2];
 #pragma unroll
@@ -403,7 +403,7 @@ TGC_STAGE(attention_attention_backward_queries_30a41de330,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + 4608 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + 4608 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         unsigned high_b[2][2], low_b[2][2];
 #pragma unroll
@@ -435,7 +435,7 @@ TGC_STAGE(attention_attention_backward_queries_30a41de330,
                        low_a[0][q]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
         unsigned high_b[2][2], low_b[2][2];
@@ -478,7 +478,7 @@ TGC_STAGE(attention_attention_backward_queries_30a41de330,
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32)
 //   float32.
 // Grid 1536 x 256 threads, 152567808 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_17b97f9d7d,
+TGC_STAGE(attention_attention_backward_keys_8893cebcb7,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -565,7 +565,7 @@ TGC_STAGE(attention_attention_backward_keys_17b97f9d7d,
     tgc_copy_wait<3 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     fetch(column_first + 2 * 32, free_slot);
-    const char* const held = ring + slot * 9472;
+    const char* const columns_slot = ring + slot * 9472;
     slot = slot + 1 < 3 ? slot + 1 : 0;
     free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
     if (column_first + 31 < key_first + row_first) continue;
@@ -581,7 +581,7 @@ TGC_STAGE(attention_attention_backward_keys_17b97f9d7d,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         unsigned high_b[2][2], low_b[2][2];
 #pragma unroll
@@ -608,7 +608,7 @@ TGC_STAGE(attention_attention_backward_keys_17b97f9d7d,
           if (!seen) score[0][j][q] = -INFINITY;
         }
     }
-    const float* const sums = reinterpret_cast<const float*>(held + 9216);
+    const float* const sums = reinterpret_cast<const float*>(columns_slot + 9216);
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -627,7 +627,7 @@ TGC_STAGE(attention_attention_backward_keys_17b97f9d7d,
                        low_a[0][q]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + 4608 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + 4608 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
         unsigned high_b[2][2], low_b[2][2];
@@ -659,7 +659,7 @@ TGC_STAGE(attention_attention_backward_keys_17b97f9d7d,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         unsigned b[4];
-        tgc_ldmatrix_x4(b, held + 4608 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
+        tgc_ldmatrix_x4(b, columns_slot + 4608 + (j * 8 + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16
                                + step * 32);
         unsigned high_b[2][2], low_b[2][2];
 #pragma unroll
@@ -691,7 +691,7 @@ TGC_STAGE(attention_attention_backward_keys_17b97f9d7d,
                        low_a[0][q]);
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        const char* const from = held + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
+        const char* const from = columns_slot + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
         const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
         const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
         unsigned high_b[2][2], low_b[2][2];

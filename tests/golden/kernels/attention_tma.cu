@@ -358,7 +358,7 @@ TGC_STAGE(row_sum_mul_15dd8af10f,
 // Stores output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64)
 //   bfloat16.
 // Grid 1536 x 256 threads, 127401984 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
+TGC_STAGE(attention_attention_backward_queries_29f9346f8d,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -466,7 +466,7 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
     tgc_copy_wait<3 - 3>();
     tgc_proxy_fence();
     __syncthreads();  // the slot is full, and the products of the turn before the last are complete
-    const char* const held = ring + slot * 32768;
+    const char* const columns_slot = ring + slot * 32768;
     const int turn = slot * 2048;
     float score[1][16][4], share[1][16][4];
     tgc_wgmma_fence();
@@ -552,7 +552,7 @@ TGC_STAGE(attention_attention_backward_queries_ea7c502c66,
 // Stores output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64)
 //   bfloat16.
 // Grid 1536 x 256 threads, 152567808 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_4a14bfb4a1,
+TGC_STAGE(attention_attention_backward_keys_dc49b9f657,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -654,7 +654,7 @@ TGC_STAGE(attention_attention_backward_keys_4a14bfb4a1,
     tgc_copy_wait<4 - 3>();
     tgc_proxy_fence();
     __syncthreads();  // the slot is full, and the products of the turn before the last are complete
-    const char* const held = ring + slot * 17408;
+    const char* const columns_slot = ring + slot * 17408;
     const int turn = slot * 1088;
     float score[1][8][4], share[1][8][4];
     tgc_wgmma_fence();
@@ -685,7 +685,7 @@ TGC_STAGE(attention_attention_backward_keys_4a14bfb4a1,
           if (!seen) score[0][j][q] = -INFINITY;
         }
     }
-    const float* const sums = reinterpret_cast<const float*>(held + 16896);
+    const float* const sums = reinterpret_cast<const float*>(columns_slot + 16896);
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll

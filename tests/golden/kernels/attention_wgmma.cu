@@ -311,7 +311,7 @@ TGC_STAGE(row_sum_mul_75dba10b35,
 // Stores output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64)
 //   bfloat16.
 // Grid 384 x 256 threads, 31850496 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_dcc493c76d,
+TGC_STAGE(attention_attention_backward_queries_d73bfc8d03,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -419,7 +419,7 @@ TGC_STAGE(attention_attention_backward_queries_dcc493c76d,
     tgc_copy_wait<3 - 3>();
     tgc_proxy_fence();
     __syncthreads();  // the slot is full, and the products of the turn before the last are complete
-    const char* const held = ring + slot * 32768;
+    const char* const columns_slot = ring + slot * 32768;
     const int turn = slot * 2048;
     float score[1][16][4], share[1][16][4];
     tgc_wgmma_fence();
@@ -505,7 +505,7 @@ TGC_STAGE(attention_attention_backward_queries_dcc493c76d,
 // Stores output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64) bfloat16; output (16, 12, 256, 64)
 //   bfloat16.
 // Grid 384 x 256 threads, 38141952 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_fd196b8fe9,
+TGC_STAGE(attention_attention_backward_keys_9fe40537c1,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -607,7 +607,7 @@ TGC_STAGE(attention_attention_backward_keys_fd196b8fe9,
     tgc_copy_wait<4 - 3>();
     tgc_proxy_fence();
     __syncthreads();  // the slot is full, and the products of the turn before the last are complete
-    const char* const held = ring + slot * 17408;
+    const char* const columns_slot = ring + slot * 17408;
     const int turn = slot * 1088;
     float score[1][8][4], share[1][8][4];
     tgc_wgmma_fence();
@@ -638,7 +638,7 @@ TGC_STAGE(attention_attention_backward_keys_fd196b8fe9,
           if (!seen) score[0][j][q] = -INFINITY;
         }
     }
-    const float* const sums = reinterpret_cast<const float*>(held + 16896);
+    const float* const sums = reinterpret_cast<const float*>(columns_slot + 16896);
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll

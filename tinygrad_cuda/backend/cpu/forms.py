@@ -75,7 +75,7 @@ class Forms:
 
     def _merge(self, order: Sequence[Node]) -> None:
         """Finds what stands for each node: identities have their source's value, equals one."""
-        same, room = self._same, MERGED_BYTES
+        same, bytes_left = self._same, MERGED_BYTES
         firsts: dict[Any, Node] = {}
         for node in order:
             op = node.op
@@ -100,8 +100,8 @@ class Forms:
                 first = firsts.setdefault(key, node)
                 if first is not node and (op is mv.reshape or _copies(op)):
                     # It would stay in memory between its readers.
-                    room -= prod(node.shape) * node.dtype.itemsize
-                    first = first if room >= 0 else node
+                    bytes_left -= prod(node.shape) * node.dtype.itemsize
+                    first = first if bytes_left >= 0 else node
                 same[node] = first
 
     def canonical(self, node: Node) -> Node:
@@ -494,7 +494,7 @@ def _convolution(forms: Forms, node: Node) -> Form | None:
     if node.dtype.name in HALF:
         return None
     row: Any = node.op.numpy
-    call = partial(row, room=pool, **node.attributes)
+    call = partial(row, workspace=pool, **node.attributes)
     return Form(tuple(map(forms.full, node.sources)), call, "fill")
 
 

@@ -119,7 +119,7 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
 permute: MovementOp = MovementOp(
     "permute", "movement", _infer_permute,
     numpy=lambda x, axes: x.transpose(axes), view=True, whole=True,
-    cuda=lambda at, reading, size, axes: [at[place] for place in _inverse(axes)],
+    cuda=lambda at, reading, size, axes: [at[axis] for axis in _inverse(axes)],
     gradient=(lambda g, out, x, axes: permute(g, axes=_inverse(axes)),),
     batch=lambda size, axes: {"axes": (0, *(axis + 1 for axis in axes))},
 )  # fmt: skip

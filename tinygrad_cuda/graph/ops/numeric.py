@@ -18,7 +18,7 @@ from tinygrad_cuda.core.locks import forks_wait
 Array = np.ndarray[Any, Any]
 
 
-class Room(Protocol):
+class Workspace(Protocol):
     """Lends arrays with any contents."""
 
     def take(self, shape: tuple[int, ...], dtype: Any, /) -> Array:
@@ -275,7 +275,7 @@ def order(x: Any, descending: bool, count: int) -> Any:
     """The positions of the first `count` elements of each row in order: stable, NaN greatest."""
     size = x.shape[-1]
     if 4 * count > size or x.size < _MANY:
-        return _sorted_places(x, descending)[..., :count]
+        return _sorted_positions(x, descending)[..., :count]
     rows = x.reshape(-1, size)
     cut = size - count if descending else count - 1
     border = np.partition(rows, cut, axis=-1)[:, cut : cut + 1]
@@ -287,14 +287,14 @@ def order(x: Any, descending: bool, count: int) -> Any:
     positions = np.empty((len(rows), count), np.int64)
     chosen, few = rows[clear], np.flatnonzero(inside[clear]) % size
     few = few.reshape(-1, count)
-    local = _sorted_places(np.take_along_axis(chosen, few, -1), descending)
+    local = _sorted_positions(np.take_along_axis(chosen, few, -1), descending)
     positions[clear] = np.take_along_axis(few, local, -1)
     if not clear.all():
-        positions[~clear] = _sorted_places(rows[~clear], descending)[:, :count]
+        positions[~clear] = _sorted_positions(rows[~clear], descending)[:, :count]
     return positions.reshape(*x.shape[:-1], count)
 
 
-def _sorted_places(x: Any, descending: bool) -> Any:
+def _sorted_positions(x: Any, descending: bool) -> Any:
     if not descending:
         return np.argsort(x, axis=-1, kind="stable").astype(np.int64, copy=False)
     # Stable from the other end: the positions of the reversed row count from behind.
@@ -361,7 +361,7 @@ def by_slices(call: Callable[..., Any], *operands: Any, out: Array | None = None
 _REFUSES = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
-def reshaped(shape: tuple[int, ...], room: Room, x: Any) -> Any:
+def reshaped(shape: tuple[int, ...], workspace: Workspace, x: Any) -> Any:
     """The reshape; where it would copy overlapping windows, rows that they share are moved once.
 
     The columns of a convolution hold each image row once for each row of the kernel: rows are
@@ -369,7 +369,7 @@ def reshaped(shape: tuple[int, ...], room: Room, x: Any) -> Any:
     would be a power of two apart are not contiguous.
 
     Args:
-        room: lends the result and the rows.
+        workspace: lends the result and the rows.
     """
     if x.ndim < 4 or x.size < _MANY or x.flags.c_contiguous or not _REFUSES:
         return x.reshape(shape)
@@ -378,11 +378,11 @@ def reshaped(shape: tuple[int, ...], room: Room, x: Any) -> Any:
     except ValueError:
         pass
     if len(shape) == 3 and not shape[2] * x.itemsize % _SET and _is_columns(shape, x):
-        columns = room.take((shape[1], shape[2] + _APART), x.dtype)[None, :, :-_APART]
-        copy_windows(columns.reshape(x.shape), x, room)
+        columns = workspace.take((shape[1], shape[2] + _APART), x.dtype)[None, :, :-_APART]
+        copy_windows(columns.reshape(x.shape), x, workspace)
         return columns
-    result = room.take(x.shape, x.dtype)
-    copy_windows(result, x, room)
+    result = workspace.take(x.shape, x.dtype)
+    copy_windows(result, x, workspace)
     return result.reshape(shape)
 
 
@@ -392,7 +392,7 @@ def _is_columns(shape: tuple[int, ...], x: Any) -> bool:
     return shape[0] == 1 and shape[1] in ends and _shared_rows(x)[0] >= 0
 
 
-def copy_windows(result: Array, x: Any, room: Room) -> None:
+def copy_windows(result: Array, x: Any, workspace: Workspace) -> None:
     """Copies overlapping windows; the rows that they share are made compact in lent memory."""
     axis, ahead = _shared_rows(x)
     if axis < 0:
@@ -402,12 +402,12 @@ def copy_windows(result: Array, x: Any, room: Room) -> None:
     lengths, strides = list(x.shape), list(x.strides)
     lengths[-2] += (count - 1) * ahead
     del lengths[axis], strides[axis]
-    rows = room.take(tuple(lengths), x.dtype)
+    rows = workspace.take(tuple(lengths), x.dtype)
     rows[...] = np.lib.stride_tricks.as_strided(x, lengths, strides)
     for number in range(count):
         start = number * ahead
         result[(slice(None),) * axis + (number,)] = rows[..., start : start + height, :]
-    room.give(rows)
+    workspace.give(rows)
 
 
 def _shared_rows(x: Any) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.geometry import Geometry, Pads, phases_of
-from tinygrad_cuda.graph.ops.numeric import Room, copy_windows
+from tinygrad_cuda.graph.ops.numeric import Workspace, copy_windows
 
 Array = np.ndarray[Any, Any]
 
@@ -51,20 +51,20 @@ NEW = NewArrays()
 
 def convolution(
     x: Array, w: Array, stride: Shape, padding: Pads, dilation: Shape, groups: int,
-    out: Array | None = None, room: Room = NEW,
+    out: Array | None = None, workspace: Workspace = NEW,
 ) -> Array:  # fmt: skip
     """Sums over windows: x (N, C, ...), w (O, C / groups, ...) to (N, O, ...)."""
     geometry = Geometry(stride, padding, dilation, groups)
     sizes = geometry.sizes(x.shape[2:], w.shape[2:])
     if out is None:
         out = np.empty((len(x), len(w), *sizes), x.dtype)
-    _convolve(x, w, geometry, out, room)
+    _convolve(x, w, geometry, out, workspace)
     return out
 
 
 def input_gradient(
     g: Array, w: Array, size: Shape, stride: Shape, padding: Pads, dilation: Shape, groups: int,
-    out: Array | None = None, room: Room = NEW,
+    out: Array | None = None, workspace: Workspace = NEW,
 ) -> Array:  # fmt: skip
     """The cotangent of a convolution's input of spatial sizes `size` from that of its result."""
     geometry = Geometry(stride, padding, dilation, groups)
@@ -75,7 +75,7 @@ def input_gradient(
         return out
     phases = phases_of(g.shape[2:], w.shape[2:], size, geometry)
     if len(phases) > _PHASES or w.shape[1] <= _FEW_CHANNELS:
-        _add_columns(g, w, geometry, out, room)
+        _add_columns(g, w, geometry, out, workspace)
         return out
     if len(phases) < prod(stride):
         out.fill(0)  # no tap reaches some elements
@@ -84,13 +84,13 @@ def input_gradient(
         elements = tuple(slice(a.first, None, s) for a, s in zip(phase, stride, strict=True))
         pads, near = tuple(a.pads for a in phase), tuple(a.dilation for a in phase)
         inner = Geometry((1,) * len(size), pads, near, groups)
-        _convolve(g, _turned(w[:, :, *taps], groups), inner, out[:, :, *elements], room)
+        _convolve(g, _turned(w[:, :, *taps], groups), inner, out[:, :, *elements], workspace)
     return out
 
 
 def weight_gradient(
     g: Array, x: Array, kernel: Shape, stride: Shape, padding: Pads, dilation: Shape, groups: int,
-    out: Array | None = None, room: Room = NEW,
+    out: Array | None = None, workspace: Workspace = NEW,
 ) -> Array:  # fmt: skip
     """The cotangent of a convolution's weight of spatial sizes `kernel` from that of its result."""
     batch, outputs, *sizes = g.shape
@@ -101,13 +101,13 @@ def weight_gradient(
     if not g.size or not x.size:
         return out
     total = out.reshape(groups, each, -1)
-    wide = _padded(x, padding, room)
+    wide = _padded(x, padding, workspace)
     windows = _windows(wide, kernel, tuple(sizes), Geometry(stride, padding, dilation, groups))
     depth = total.shape[2]
     slopes = g.reshape(batch, groups, each, -1)
     least = 2 * total.nbytes  # of a part's columns, so that adding up costs little
     for start, end in _parts(batch, depth, each, prod(sizes), x.dtype.itemsize * groups, least):
-        lent, columns = _columns(windows, start, end, depth, room)
+        lent, columns = _columns(windows, start, end, depth, workspace)
         # Rows of whole images: BLAS turns them quicker than a copy does.
         part = slopes[start:end].transpose(1, 2, 0, 3).reshape(groups, each, -1)
         # BLAS is quicker with the larger one in front.
@@ -115,15 +115,15 @@ def weight_gradient(
             total += numeric.matmul(columns, part.swapaxes(1, 2)).swapaxes(1, 2)
         else:
             total += numeric.matmul(part, columns.swapaxes(1, 2))
-        room.give(lent)
-    _give_back(wide, x, room)
+        workspace.give(lent)
+    _give_back(wide, x, workspace)
     return out
 
 
 # Products with columns ----------------------------------------------------------------------------
 
 
-def _convolve(x: Array, w: Array, geometry: Geometry, out: Array, room: Room) -> None:
+def _convolve(x: Array, w: Array, geometry: Geometry, out: Array, workspace: Workspace) -> None:
     """The convolution into `out`, which may be any view."""
     groups, kernel = geometry.groups, w.shape[2:]
     if not x.size or not w.size:
@@ -131,7 +131,7 @@ def _convolve(x: Array, w: Array, geometry: Geometry, out: Array, room: Room) ->
         return
     sizes, batch = out.shape[2:], len(x)
     rows = np.ascontiguousarray(w).reshape(groups, len(w) // groups, -1)
-    wide = _padded(x, geometry.padding, room)
+    wide = _padded(x, geometry.padding, workspace)
     windows = _windows(wide, kernel, sizes, geometry)
     # (groups, channels of the result, N, ...)
     target = np.moveaxis(out.reshape(batch, groups, rows.shape[1], *sizes), 0, 2)
@@ -140,14 +140,14 @@ def _convolve(x: Array, w: Array, geometry: Geometry, out: Array, room: Room) ->
     for start, end in _parts(batch, depth, each, prod(sizes), x.dtype.itemsize * groups):
         into = target[:, :, start:end]
         if runs is not None:
-            _product_of_runs(rows, runs[..., start:end, :], into, room)
+            _product_of_runs(rows, runs[..., start:end, :], into, workspace)
             continue
-        lent, columns = _columns(windows, start, end, depth, room)
-        result = room.take((groups, each, columns.shape[2]), x.dtype)
+        lent, columns = _columns(windows, start, end, depth, workspace)
+        result = workspace.take((groups, each, columns.shape[2]), x.dtype)
         into[...] = numeric.matmul(rows, columns, out=result).reshape(into.shape)
-        room.give(result)
-        room.give(lent)
-    _give_back(wide, x, room)
+        workspace.give(result)
+        workspace.give(lent)
+    _give_back(wide, x, workspace)
 
 
 def _parts(
@@ -162,35 +162,35 @@ def _parts(
 
 
 def _columns(
-    windows: Array, start: int, end: int, depth: int, room: Room
+    windows: Array, start: int, end: int, depth: int, workspace: Workspace
 ) -> tuple[Array, Array]:  # fmt: skip
     """Lent memory, and in it the columns of some examples, shape (groups, depth, columns)."""
     axis = (windows.ndim + 1) // 2
     part = windows[(slice(None),) * axis + (slice(start, end),)]
     groups, width = len(windows), prod(part.shape[axis:])
-    lent = room.take((groups, depth, width + _APART), windows.dtype)
+    lent = workspace.take((groups, depth, width + _APART), windows.dtype)
     columns = lent[:, :, :width]
-    copy_windows(columns.reshape(part.shape), part, room)
+    copy_windows(columns.reshape(part.shape), part, workspace)
     return lent, columns
 
 
-def _product_of_runs(rows: Array, runs: Array, out: Array, room: Room) -> None:
+def _product_of_runs(rows: Array, runs: Array, out: Array, workspace: Workspace) -> None:
     """The product by runs over whole rows, of which the margins between windows are dropped."""
     (groups, each, depth), (height, width) = rows.shape, out.shape[3:]
     length = runs.shape[-1]
     step = (length - width) // (height - 1) if height > 1 else width
     whole = runs.shape[-2] * length
     padded = -(-whole // _TOGETHER) * _TOGETHER
-    lent = room.take((groups, depth, padded + _APART), rows.dtype)
+    lent = workspace.take((groups, depth, padded + _APART), rows.dtype)
     columns = lent[:, :, :padded]
     columns[:, :, :whole].reshape(runs.shape)[...] = runs
     columns[:, :, whole:] = 0
-    result = room.take((groups, each, padded), rows.dtype)
+    result = workspace.take((groups, each, padded), rows.dtype)
     numeric.matmul(rows, columns, out=result)
     strides = (*result.strides[:2], *(n * result.itemsize for n in (length, step, 1)))
     out[...] = as_strided(result, out.shape, strides)
-    room.give(lent)
-    room.give(result)
+    workspace.give(lent)
+    workspace.give(result)
 
 
 def _runs(windows: Array) -> Array | None:
@@ -209,7 +209,7 @@ def _runs(windows: Array) -> Array | None:
     return as_strided(windows, shape, strides, writeable=False)
 
 
-def _add_columns(g: Array, w: Array, geometry: Geometry, out: Array, room: Room) -> None:
+def _add_columns(g: Array, w: Array, geometry: Geometry, out: Array, workspace: Workspace) -> None:
     """The input gradient by columns ``W^T g``, each tap's added where its windows read."""
     groups, kernel = geometry.groups, w.shape[2:]
     batch, outputs, *sizes = g.shape
@@ -251,7 +251,7 @@ def _windows(
     )  # fmt: skip
 
 
-def _padded(x: Array, pads: Pads, room: Room) -> Array:
+def _padded(x: Array, pads: Pads, workspace: Workspace) -> Array:
     """x among zeros; negative numbers crop it."""
     if any(before < 0 or after < 0 for before, after in pads):
         x = x[
@@ -264,17 +264,17 @@ def _padded(x: Array, pads: Pads, room: Room) -> Array:
     if not any(map(any, pads)):
         return x
     sizes = [n + sum(both) for n, both in zip(x.shape[2:], pads, strict=True)]
-    wide = room.take((*x.shape[:2], *sizes), x.dtype)
+    wide = workspace.take((*x.shape[:2], *sizes), x.dtype)
     wide.fill(0)
     inner = (slice(before, before + n) for n, (before, _) in zip(x.shape[2:], pads, strict=True))
     wide[:, :, *inner] = x
     return wide
 
 
-def _give_back(wide: Array, x: Array, room: Room) -> None:
+def _give_back(wide: Array, x: Array, workspace: Workspace) -> None:
     """Returns the memory of a padded input; without padding it is the input itself."""
     if wide is not x and wide.base is None:
-        room.give(wide)
+        workspace.give(wide)
 
 
 def _turned(w: Array, groups: int) -> Array:

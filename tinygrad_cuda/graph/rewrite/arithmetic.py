@@ -15,7 +15,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.rewrite.pattern import (
     Number,
-    both_ways,
+    both_orders,
     constant_like,
     holds_number,
     inner,
@@ -71,7 +71,7 @@ def fold(node: Node) -> Node | None:
 
 
 def add_zero(node: Node) -> Node | None:
-    for x, other in both_ways(node):
+    for x, other in both_orders(node):
         value = literal(other)
         if value == 0 and (
             not x.dtype.is_floating or is_negative_zero(value) or _never_negative_zero(x)
@@ -81,7 +81,7 @@ def add_zero(node: Node) -> Node | None:
 
 
 def add_negated(node: Node) -> Node | None:
-    for x, other in both_ways(node):
+    for x, other in both_orders(node):
         if other.op is ew.neg:
             return ew.sub(x, other.sources[0])
     return None
@@ -114,13 +114,13 @@ def sub_itself(node: Node) -> Node | None:
 
 
 def mul_one(node: Node) -> Node | None:
-    return next((x for x, other in both_ways(node) if holds_number(other, 1)), None)
+    return next((x for x, other in both_orders(node) if holds_number(other, 1)), None)
 
 
 def mul_minus_one(node: Node) -> Node | None:
     if node.dtype is bool_:
         return None
-    return next((ew.neg(x) for x, other in both_ways(node) if holds_number(other, -1)), None)
+    return next((ew.neg(x) for x, other in both_orders(node) if holds_number(other, -1)), None)
 
 
 def mul_zero(node: Node) -> Node | None:
@@ -137,7 +137,7 @@ def both_negated(node: Node) -> Node | None:
 
 
 def negated_times_constant(node: Node) -> Node | None:
-    for x, other in both_ways(node):
+    for x, other in both_orders(node):
         value = literal(other)
         if value is not None and x.op is ew.neg:
             return ew.mul(x.sources[0], constant_like(-value, other))
@@ -148,10 +148,10 @@ def associate(node: Node) -> Node | None:
     """(x + c) + d and (x * c) * d over integers, where wrapping makes them exact."""
     if not node.dtype.is_integer:
         return None
-    for x, last in both_ways(node):
+    for x, last in both_orders(node):
         if literal(last) is None or x.op is not node.op:
             continue
-        for first, middle in both_ways(x):
+        for first, middle in both_orders(x):
             if literal(middle) is not None:
                 return node.op(first, node.op(middle, last))
     return None
@@ -212,7 +212,7 @@ def _all_ones(value: Number | None, dtype: DType) -> bool:
 
 def logic_literal(node: Node) -> Node | None:
     op = node.op
-    for x, other in both_ways(node):
+    for x, other in both_orders(node):
         value = literal(other)
         if value == 0:
             return other if op in _CONJUNCTIONS else x

@@ -77,7 +77,7 @@ def is_negative_zero(value: Number) -> bool:
     return value == 0 and math.copysign(1, value) < 0
 
 
-def both_ways(node: Node) -> Iterator[tuple[Node, Node]]:
+def both_orders(node: Node) -> Iterator[tuple[Node, Node]]:
     a, b = node.sources
     yield a, b
     yield b, a

@@ -118,7 +118,7 @@ class Evaluator:
         self.lines: dict[Node, Coordinates] = {}  # row values: made at the row's own coordinates
         self.floors: dict[Node, int] = {}  # scopes below which a node's operands are unknown
         self.loaded: list[tuple[Node, Index]] = []
-        self.held: HeldValue | None = None
+        self.row_registers: RowRegisters | None = None
         self.nearer: Nearer | None = None
         self.crossing: CrossedValues | None = None
         self.stored: set[Node] = set()
@@ -311,7 +311,7 @@ class Evaluator:
                 text = f"tgc_load({pointer}, {self.index_text(index)})"
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
-                early = node if self._known(index, guard) else None
+                early = node if self._at_start(index, guard) else None
                 register = self._hold(key, depth, ctype, text, name, early)
                 memo[key] = register or self.emit(depth, ctype, text, name)
         return memo[key]
@@ -337,10 +337,10 @@ class Evaluator:
         vector = f"{'tgc_two_vectors' if both else 'tgc_vector'}<{node.dtype.c}, {lane.width}>"
         key = ("vector", node, rest, guard)
         memo = self.scopes[outer].memo
-        if key not in memo and self.held is not None and key in self.held.names:
-            memo[key] = self.held.names[key]
+        if key not in memo and self.row_registers is not None and key in self.row_registers.names:
+            memo[key] = self.row_registers.names[key]
         elif key not in memo:
-            early = node if self._known(rest, guard) else None
+            early = node if self._at_start(rest, guard) else None
             text = self._vector_text(key, lane.width, both)
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
@@ -384,25 +384,26 @@ class Evaluator:
         _, node, rest, guard = key
         offset = self.index_text(rest)
         if self.nearer is not None:
-            names = {leaf.name for leaf in rest.leaves} if self._known(rest, guard) else set[str]()
+            early = self._at_start(rest, guard)
+            names = {leaf.name for leaf in rest.leaves} if early else set[str]()
             return self.nearer.vector(node, key, width, offset, names)
         load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
         load = "tgc_load_two_vectors" if both else load
         return f"{load}<{width}>({self.words.read(node)}, {offset})"
 
-    def _known(self, index: Index, guard: Guard) -> bool:
-        """Whether a load needs nothing that the kernel finds out."""
+    def _at_start(self, index: Index, guard: Guard) -> bool:
+        """Whether a load can be at the start: it needs no value that the kernel loads or tests."""
         return not guard and all(leaf.name not in self._homes for leaf in index.leaves)
 
     def _hold(
         self, key: Any, depth: int, ctype: str, text: str, stem: str, loaded: Node | None = None
     ) -> str | None:
         """Keeps a value of the row loop in registers for the phases to come."""
-        if self.held is None or depth < self.held.depth:
+        if self.row_registers is None or depth < self.row_registers.depth:
             return None
-        if loaded is not None and prod(loaded.shape) < self.held.least:
+        if loaded is not None and prod(loaded.shape) < self.row_registers.least:
             return None
-        return self.held.keep(self, key, depth, ctype, text, stem, loaded)
+        return self.row_registers.keep(self, key, depth, ctype, text, stem, loaded)
 
     # Elementwise and gather
 
@@ -411,8 +412,9 @@ class Evaluator:
         key = (node, at, guard)
         if key in self.scopes[depth].memo:
             return self.scopes[depth].memo[key]
-        if self.held is not None and depth >= self.held.depth and key in self.held.names:
-            return self.held.names[key]
+        registers = self.row_registers
+        if registers is not None and depth >= registers.depth and key in registers.names:
+            return registers.names[key]
         operands = [self.value(source, at, guard) for source in node.sources]
         if node.op in indexing.CHECKS:
             text = self._check(node, operands[0], at, guard)
@@ -507,7 +509,7 @@ def _index(text: str, size: int) -> str:
     return f"[{text}]" if size > 1 else ""
 
 
-class HeldValue:
+class RowRegisters:
     """Arrays of registers that carry values from one loop over a row to the next.
 
     Args:

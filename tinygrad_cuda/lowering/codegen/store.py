@@ -100,8 +100,8 @@ def stem(kernel: Kernel) -> str:
     """The readable part of a kernel's name: its kind and its most telling ops."""
     silent = {"reshape", "permute", "expand", "cast", "assign", "output", "slice"}
     names = [node.op.name for node in kernel.nodes if node.op.name not in silent]
-    telling = [node.op.name for node in kernel.anchors] or names
-    chosen = list(dict.fromkeys(telling + names))[:5] or ["copy"]
+    anchors = [node.op.name for node in kernel.anchors] or names
+    chosen = list(dict.fromkeys(anchors + names))[:5] or ["copy"]
     return re.sub(r"\W", "", "_".join(dict.fromkeys([kernel.kind, *chosen])))
 
 

@@ -23,7 +23,7 @@ BUSY = 16  # elements of a thread that has enough to do
 AHEAD = 4  # loads of a thread that may be in flight for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
 WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
-HELD = 32  # values of each operand that a thread keeps in registers
+REGISTER_VALUES = 32  # values of each operand that a thread keeps in registers
 WALK_SPARE = 40  # registers of a thread whose warp walks over rows, beside a row and its columns
 ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
 
@@ -106,7 +106,7 @@ def stays_on_chip(kernel: Kernel) -> bool:
     """Whether each of many rows is one block's, which holds it in registers."""
     if row_group(kernel) != THREADS or 2 * scratch_bytes(kernel) > ROW_BYTES:
         return False
-    return values_of_thread(kernel) <= HELD
+    return values_of_thread(kernel) <= REGISTER_VALUES
 
 
 def carrying_threads(kernel: Kernel) -> int:
@@ -114,7 +114,7 @@ def carrying_threads(kernel: Kernel) -> int:
     if row_group(kernel) == THREADS:
         return THREADS if stays_on_chip(kernel) else 0
     vectors = length_of(kernel.sign) // row_width(kernel, WARP)
-    return WARP if vectors >= WARP and values_of_thread(kernel, WARP) <= HELD else 0
+    return WARP if vectors >= WARP and values_of_thread(kernel, WARP) <= REGISTER_VALUES else 0
 
 
 def walk_registers(rows: Kernel, sums: Sequence[Node]) -> int:

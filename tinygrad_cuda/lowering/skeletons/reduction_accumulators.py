@@ -227,7 +227,7 @@ class ReductionAccumulators:
     def finish(self) -> tuple[list[str], list[str]]:
         """Statements that make the values with one element a line, and those that store them."""
         writer = self.writer
-        writer.scopes, writer.lane, writer.held = [Scope(self.name)], None, None
+        writer.scopes, writer.lane, writer.row_registers = [Scope(self.name)], None, None
         writer.scopes[0].memo = self.outer.memo
         texts = [
             (node, writer.value(node, ix.unflatten(self.line, node.shape)))

@@ -8,14 +8,14 @@ from typing import Any
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import DEAR, EARLY, HeldValue, Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import DEAR, EARLY, Lane, RowRegisters, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.fusion import rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, large_values
 from tinygrad_cuda.lowering.schedule.resources import (
-    HELD,
+    REGISTER_VALUES,
     THREADS,
     carrying_threads,
     enough_blocks,
@@ -38,10 +38,10 @@ from tinygrad_cuda.lowering.skeletons.row_pipeline import RowPipeline
 from tinygrad_cuda.lowering.skeletons.shared_rows import BLOCKS, SharedRows, has_room
 from tinygrad_cuda.lowering.target import WARP
 
-HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
+REGISTER_VALUES_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
 STORING = 8  # and of one that stores, whose loads must be in flight before the first store,
-ON_THEIR_WAY = 256  # while they take no more bytes of a thread's registers than this
+IN_FLIGHT_BYTES = 256  # while they take no more bytes of a thread's registers than this
 CROWDS = ((5, 32), (4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, threads' registers
 WALK_EARLY = 96  # registers for operands that are in flight for a row, if warps are few
 SPARE = 16  # registers that a thread needs beside what it holds of a row
@@ -55,10 +55,11 @@ def row_stages(kernel: Kernel) -> list[Stage]:
     return _split_row(kernel, parts) if parts > 1 else _row(kernel)
 
 
-def _held(kernel: Kernel) -> int:
+def _register_values(kernel: Kernel) -> int:
     """How many values of a row a thread may keep."""
     wide = [node for node in kernel.reads if prod(node.shape) >= kernel.numel]
-    return HELD_ALONE if len(wide) == 1 and wide[0].dtype.itemsize <= 4 else HELD
+    alone = len(wide) == 1 and wide[0].dtype.itemsize <= 4
+    return REGISTER_VALUES_ALONE if alone else REGISTER_VALUES
 
 
 def _lasting(kernel: Kernel) -> set[Node]:
@@ -98,16 +99,16 @@ def _row(kernel: Kernel) -> list[Stage]:
     row.slots = "scratch" if carried else "smem"
     loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.kernel.wide_stores)])
     loops = max(loops, carried.loops) if carried else loops
-    fits = trips * width <= _held(own)
+    fits = trips * width <= _register_values(own)
     least = own.numel if carried else 0  # beside the columns there is no room for what is near
-    row.writer.held = HeldValue(1, trips, width, least) if fits and loops > 1 else None
+    row.writer.row_registers = RowRegisters(1, trips, width, least) if fits and loops > 1 else None
     shared_rows = None
     if loops > 1 and not fits and not carried and _in_shared_memory(kernel, group):
         shared_rows = row.writer.nearer = SharedRows(row, items)
     if fits or loops == 1 or shared_rows:
         row.writer.lasting = _lasting(kernel)
     text = _phases(row, carried, loops, group, width, fits, ring)
-    held = row.writer.held if fits else None
+    row_registers = row.writer.row_registers if fits else None
     if row.line_stores:
         text += _finish(row, loops)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
@@ -130,7 +131,7 @@ def _row(kernel: Kernel) -> list[Stage]:
     label = comment(kernel, about, blocks)
     shared = shared_rows.nbytes if shared_rows else row.scratch_bytes
     stage = wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)
-    stage.dense = BLOCKS if shared_rows else _crowd(kernel, held, blocks)
+    stage.dense = BLOCKS if shared_rows else _crowd(kernel, row_registers, blocks)
     stage.alone = shared_rows is not None
     return [stage]
 
@@ -142,15 +143,16 @@ def _in_shared_memory(kernel: Kernel, group: int) -> bool:
     return enough and vectors and group == THREADS and has_room(kernel)
 
 
-def _crowd(kernel: Kernel, held: HeldValue | None, blocks: int) -> int:
+def _crowd(kernel: Kernel, row_registers: RowRegisters | None, blocks: int) -> int:
     """Blocks that share a multiprocessor, so that some load while others wait or store."""
-    if blocks < enough_blocks(kernel.target) or held is None:
+    if blocks < enough_blocks(kernel.target) or row_registers is None:
         return 1
-    least = 2 if held.trips * held.lanes > HELD else 1
+    least = 2 if row_registers.trips * row_registers.lanes > REGISTER_VALUES else 1
     vectors = any(row_of(node).cuda.vectors for node in kernel.anchors)
     if vectors or any(node.op.cost > DEAR for node in kernel.nodes):
         return least  # the compiler knows better how many temporaries these take
-    return next((crowd for crowd, room in CROWDS if held.registers + SPARE <= room), least)
+    needed = row_registers.registers + SPARE
+    return next((crowd for crowd, registers in CROWDS if needed <= registers), least)
 
 
 def _phases(
@@ -163,7 +165,7 @@ def _phases(
     ring: RowPipeline | None = None,
 ) -> list[str]:
     """The loops over a row."""
-    writer, pipeline = row.writer, row.writer.held
+    writer, pipeline = row.writer, row.writer.row_registers
     row.outer = Scope("row")
     items = row.length // width
     item, v = ix.variable("item", items), ix.variable("v", width)
@@ -175,7 +177,7 @@ def _phases(
     for loop in range(1, loops + 1):
         in_shared_memory = isinstance(writer.nearer, SharedRows)
         ahead = None if fits or in_shared_memory else _ahead(row, loop, width)
-        writer.held = pipeline or ahead
+        writer.row_registers = pipeline or ahead
         if ring:
             ring.loop = loop
         stores = _open(row, item, v, width)
@@ -214,14 +216,14 @@ def _open(row: ReductionAccumulators, item: Index, v: Index, width: int) -> Stor
     return Stores(row.writer, row.kernel)
 
 
-def _ahead(row: ReductionAccumulators, loop: int, width: int) -> HeldValue | None:
+def _ahead(row: ReductionAccumulators, loop: int, width: int) -> RowRegisters | None:
     """What a loop over a long row loads for some turns at once: behind a store none could begin."""
     storing = any(row.phase[node] + 1 == loop for node in row.kernel.wide_stores)
     if not storing:
         return None
     wide = [node for node in row.kernel.reads if prod(node.shape) >= row.kernel.numel]
     nbytes = width * sum(node.dtype.itemsize for node in wide)
-    return HeldValue(1, STORING if STORING * nbytes <= ON_THEIR_WAY else UNROLLED, width)
+    return RowRegisters(1, STORING if STORING * nbytes <= IN_FLIGHT_BYTES else UNROLLED, width)
 
 
 def _holes(
@@ -239,7 +241,7 @@ def _holes(
 
 def _long(
     row: ReductionAccumulators,
-    ahead: HeldValue | None,
+    ahead: RowRegisters | None,
     holes: dict[str, Any],
     back: bool,
     last: int,
@@ -324,7 +326,7 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     row.outer = Scope("row", "part")
     item, v = ix.variable("item", items), ix.variable("v", width)
     space = ReductionSpace(kernel.sign, row.line, item * width + v)
-    ahead = row.writer.held = _ahead(row, 1, width)
+    ahead = row.writer.row_registers = _ahead(row, 1, width)
     stores = _open(row, item, v, width)
     taken = row.loop(1, space.flat, item * width + v, stores)
     scratches = {a: Scratch(row.lines * parts * max(a.bytes, 16)) for a in taken}

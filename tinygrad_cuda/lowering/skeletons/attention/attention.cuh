@@ -139,7 +139,7 @@ const int @rows@_first = tile * @tile_rows@;
 @outer@
 const int lane = threadIdx.x % 32, row_first = threadIdx.x / 32 * @warp_rows@;
 const int first_column = @first_column@, last_column = @last_column@;
-char* const ring = smem + @held@;
+char* const ring = smem + @row_bytes@;
 @operands@
 auto fetch = [&](int first, int slot) {
   if (first < last_column) {
@@ -157,7 +157,7 @@ for (int column_first = first_column; column_first < last_column; column_first +
   tgc_copy_wait<@stages@ - 2>();
   __syncthreads();  // the slot is full, and no warp reads the one before it any more
   fetch(column_first + (@stages@ - 1) * @columns@, free_slot);
-  const char* const held = ring + slot * @slot@;
+  const char* const columns_slot = ring + slot * @slot@;
   slot = slot + 1 < @stages@ ? slot + 1 : 0;
   free_slot = free_slot + 1 < @stages@ ? free_slot + 1 : 0;
   @beyond@
@@ -278,7 +278,7 @@ for (int i = 0; i < @groups@; i++)
     }
 @combine@
 //@ shares_of_columns
-const float* const sums = reinterpret_cast<const float*>(held + @sums@);
+const float* const sums = reinterpret_cast<const float*>(columns_slot + @sums@);
 #pragma unroll
 for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll

@@ -71,7 +71,7 @@ if (threadIdx.x < 128) {
 #pragma unroll 1
     for (int column_first = first_column; column_first < last_column; column_first += @columns@) {
       tgc_barrier_wait(full + slot, parity);
-      const char* const held = ring + slot * @slot@;
+      const char* const columns_slot = ring + slot * @slot@;
       const int turn = slot * (@slot@ / 16);
       float score[1][@columns@ / 8][4], share[1][@columns@ / 8][4];
       tgc_wgmma_fence();
@@ -127,7 +127,7 @@ if (index >= @tiles@) break;
 const int @rows@_first = tile * @tile_rows@;
 const int first_column = @first_column@, last_column = @last_column@;
 //@ shares_of_columns
-const float* const sums = reinterpret_cast<const float*>(held + @sums@);
+const float* const sums = reinterpret_cast<const float*>(columns_slot + @sums@);
 #pragma unroll
 for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll

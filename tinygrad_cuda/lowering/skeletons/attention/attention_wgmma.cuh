@@ -88,7 +88,7 @@ for (int column_first = first_column; column_first < last_column; column_first +
   tgc_copy_wait<@stages@ - 3>();
   tgc_proxy_fence();
   __syncthreads();  // the slot is full, and the products of the turn before the last are complete
-  const char* const held = ring + slot * @slot@;
+  const char* const columns_slot = ring + slot * @slot@;
   const int turn = slot * (@slot@ / 16);
   float score[1][@columns@ / 8][4], share[1][@columns@ / 8][4];
   tgc_wgmma_fence();
@@ -121,7 +121,7 @@ tgc_wgmma_fence();
 @combine@
 tgc_wgmma_wait<0>();  // or else ptxas serializes the products (C7514)
 //@ shares_of_columns
-const float* const sums = reinterpret_cast<const float*>(held + @sums@);
+const float* const sums = reinterpret_cast<const float*>(columns_slot + @sums@);
 #pragma unroll
 for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll

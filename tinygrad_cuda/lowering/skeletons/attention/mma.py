@@ -95,9 +95,9 @@ class AttentionText:
 
     def stage(self) -> Stage:
         """The stage, from its parts."""
-        held, ring = self._operands()
-        names = [operand.name for operand in (*held, *ring)]
-        operands = [self._fetch(operand) for operand in (*held, *ring)]
+        row_operands, ring = self._operands()
+        names = [operand.name for operand in (*row_operands, *ring)]
+        operands = [self._fetch(operand) for operand in (*row_operands, *ring)]
         bodies = {"forward": self._forward, "queries": self._queries}
         body = bodies.get(self.name, self._keys)()
         block = self._filled(
@@ -109,7 +109,9 @@ class AttentionText:
             outer=self.outer.lines,
             first_column=self._first_column(),
             last_column=self._last_column(),
-            held=sum(self.tile.rows * self.tile.stride(width) for width in self.part.held),
+            row_bytes=sum(
+                self.tile.rows * self.tile.stride(width) for width in self.part.row_widths
+            ),
             operands=operands,
             ahead=self.ahead,
             fetch_columns=[
@@ -121,8 +123,8 @@ class AttentionText:
                 *(self._fetch_sums() if self.row == "key" else ()),
             ],
             fetch_rows=[
-                f"fetch_{operand.name}({self.row}_first, smem{self._offset(held, number)});"
-                for number, operand in enumerate(held)
+                f"fetch_{operand.name}({self.row}_first, smem{self._offset(row_operands, number)});"
+                for number, operand in enumerate(row_operands)
             ],
         )
         assert len(set(names)) == len(names)
@@ -149,17 +151,17 @@ class AttentionText:
         """Those of which a block holds its rows, and those whose columns pass through the ring."""
         q, k, v = (("q", self.q), ("k", self.k), ("v", self.v))
         if self.name == "forward":
-            return [self._held(*q, 0)], [self._passing(*pair) for pair in (k, v)]
+            return [self._row_operand(*q, 0)], [self._passing(*pair) for pair in (k, v)]
         g = "g", self.g
         if self.name == "queries":
             both, ring = (q, g), (k, v)
         else:
             both, ring = (k, v), (q, g)
-        held = [self._held(*pair, number) for number, pair in enumerate(both)]
-        return held[: len(self.part.held)], [self._passing(*pair) for pair in ring]
+        rows = [self._row_operand(*pair, number) for number, pair in enumerate(both)]
+        return rows[: len(self.part.row_widths)], [self._passing(*pair) for pair in ring]
 
-    def _held(self, name: str, node: Node, number: int) -> TileOperand:
-        pitch = self.tile.stride(self.part.held[min(number, len(self.part.held) - 1)])
+    def _row_operand(self, name: str, node: Node, number: int) -> TileOperand:
+        pitch = self.tile.stride(self.part.row_widths[min(number, len(self.part.row_widths) - 1)])
         return TileOperand(name, node, self.row, self.tile.rows, pitch)
 
     def _passing(self, name: str, node: Node) -> TileOperand:
@@ -355,7 +357,7 @@ class AttentionText:
         return self._filled(
             "loop",
             beyond=self._beyond(),
-            scores=self._products("score", a, "held", pitch, self.q.shape[-1]),
+            scores=self._products("score", a, "columns_slot", pitch, self.q.shape[-1]),
             scale=""
             if self._folds
             else self._filled("scale", factor=f"{self._factor_of_scores!r}f"),
@@ -502,8 +504,8 @@ class AttentionText:
 
     def _forward(self) -> list[str]:
         stride = self.tile.stride
-        width, pitch = self.v.shape[-1], stride(self.part.held[0])
-        values = f"held + {self.tile.columns * stride(self.q.shape[-1])}"
+        width, pitch = self.v.shape[-1], stride(self.part.row_widths[0])
+        values = f"columns_slot + {self.tile.columns * stride(self.q.shape[-1])}"
         online = self._filled(
             "online",
             width=width,
@@ -543,13 +545,13 @@ class AttentionText:
     def _queries(self) -> list[str]:
         d, e, stride = self.q.shape[-1], self.v.shape[-1], self.tile.stride
         g = f"smem + {self.tile.rows * stride(d)}"
-        values = f"held + {self.tile.columns * stride(d)}"
+        values = f"columns_slot + {self.tile.columns * stride(d)}"
         use = self._filled(
             "shares_of_rows",
             power=self._power("shift[i][q / 2]"),
             products=self._products("share", g, values, stride(e), e),
             dropped=self._dropped(self._dropped_gradient),
-            combine=self._combine("by_query", "share", "held", d),
+            combine=self._combine("by_query", "share", "columns_slot", d),
         )
         declare = f"float by_query[{self.tile.groups}][{d // 8}][4] = {{}};"
         loop = self._loop("smem", stride(d), use.splitlines())
@@ -564,13 +566,13 @@ class AttentionText:
     def _keys(self) -> list[str]:
         d, e, stride = self.q.shape[-1], self.v.shape[-1], self.tile.stride
         values = f"smem + {self.tile.rows * stride(d)}"
-        g = f"held + {self.tile.columns * stride(d)}"
+        g = f"columns_slot + {self.tile.columns * stride(d)}"
         results = self.part.results
         by_keys = self._filled(
             "by_keys",
             products=self._products("share", values, g, stride(e), e),
             by_share=self._by_share,
-            combine=self._combine("by_key", "share", "held", d),
+            combine=self._combine("by_key", "share", "columns_slot", d),
         )
         use = self._filled(
             "shares_of_columns",
@@ -581,8 +583,8 @@ class AttentionText:
             combine_values=self._combine("by_value", "score", g, e) if 2 in results else "",
             by_keys=by_keys if 1 in results else "",
         )
-        pitch = stride(self.part.held[0])
-        second = ("smem", pitch) if len(self.part.held) == 1 else (values, stride(e))
+        pitch = stride(self.part.row_widths[0])
+        second = ("smem", pitch) if len(self.part.row_widths) == 1 else (values, stride(e))
         stores = []
         if 1 in results:
             stores.append(self._store(1, "by_key", "smem", pitch, self._factor))

@@ -128,7 +128,7 @@ class AttentionPart:
     """A kernel's sizes: the forward pass, or the gradients by queries, or by keys and values.
 
     Attributes:
-        held: widths of the operands of which a block holds its rows.
+        row_widths: widths of the operands of which a block holds its rows.
         ring: widths of those whose columns pass through the ring.
         results: widths of the results, which a warp sums in registers, by their numbers.
         rows, columns: of the scores, as the kernel walks over them.
@@ -138,7 +138,7 @@ class AttentionPart:
         extra: registers of a thread that draw random numbers, where weights are dropped.
     """
 
-    held: tuple[int, ...]
+    row_widths: tuple[int, ...]
     ring: tuple[int, ...]
     results: dict[int, int]
     rows: int
@@ -151,10 +151,10 @@ class AttentionPart:
 
     def shared(self, tile: AttentionTile) -> int:
         """Bytes of shared memory of a block."""
-        held = sum(tile.rows * tile.stride(width) for width in self.held)
+        nbytes = sum(tile.rows * tile.stride(width) for width in self.row_widths)
         if tile.consumers and self.scores == 1:  # results do not pass through the rows' memory
-            held = tile.rows * tile.stride(self.ring[0])
-        return held + tile.stages * self.slot(tile) + tile.barriers
+            nbytes = tile.rows * tile.stride(self.ring[0])
+        return nbytes + tile.stages * self.slot(tile) + tile.barriers
 
     def slot(self, tile: AttentionTile) -> int:
         """Bytes of a slot of the ring."""
@@ -199,7 +199,7 @@ class AttentionPart:
     @property
     def has_warpgroups(self) -> bool:
         """Whether there is a text by wgmma."""
-        whole = all(width % 64 == 0 for width in (*self.held, *self.ring))
+        whole = all(width % 64 == 0 for width in (*self.row_widths, *self.ring))
         return whole and self.unit == HALF and self.results.keys() in ({0}, {1, 2})
 
     def fits(self, tile: AttentionTile, target: Target) -> bool:
@@ -242,13 +242,13 @@ def parts_of(
     unit = unit_of(node) or HALF
     extra = DRAWING if node.attributes["dropout"] else 0
 
-    def by_queries(held: tuple[int, ...], width: int, scores: int) -> AttentionPart:
+    def by_queries(row_widths: tuple[int, ...], width: int, scores: int) -> AttentionPart:
         sizes = rows, columns, batches, scores, 0
-        return AttentionPart(held, (d, e), {0: width}, *sizes, unit, extra)
+        return AttentionPart(row_widths, (d, e), {0: width}, *sizes, unit, extra)
 
-    def by_keys(held: tuple[int, ...], results: dict[int, int], scores: int) -> AttentionPart:
+    def by_keys(row_widths: tuple[int, ...], results: dict[int, int], scores: int) -> AttentionPart:
         sizes = columns, rows, batches, scores, 2 * 4
-        return AttentionPart(held, (d, e), results, *sizes, unit, extra)
+        return AttentionPart(row_widths, (d, e), results, *sizes, unit, extra)
 
     if node.op is attention:
         return {"forward": by_queries((max(d, e),), e, 1)}

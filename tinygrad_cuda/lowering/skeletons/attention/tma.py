@@ -219,7 +219,7 @@ class TmaGradientText(TmaText):
     """The text of a kernel of the gradients: by queries, or by keys and values.
 
     Attributes:
-        held: operands of which a block has its rows.
+        row_operands: operands of which a block has its rows.
         passing: those whose columns come through the ring.
     """
 
@@ -227,7 +227,7 @@ class TmaGradientText(TmaText):
         super().__init__(kernel, name, part, tile)
         by_queries, by_keys = {"q": self.q, "g": self.g}, {"k": self.k, "v": self.v}
         rows, columns = (by_queries, by_keys) if self.row == "query" else (by_keys, by_queries)
-        self.held, self.passing = tuple(rows), tuple(columns)
+        self.row_operands, self.passing = tuple(rows), tuple(columns)
         sizes = [(tile.rows, rows), (tile.columns, columns)]
         self.bytes = {
             name: count * node.shape[-1] * ITEMSIZE
@@ -270,11 +270,11 @@ class TmaGradientText(TmaText):
         return {
             "sums": sums,
             "writers": 2 if sums else 1,
-            "load_rows": self._blocks_of(loads, self.held),
+            "load_rows": self._blocks_of(loads, self.row_operands),
             "load_columns": self._blocks_of(loads, self.passing),
-            "bytes_rows": sum(self.bytes[name] for name in self.held),
+            "bytes_rows": sum(self.bytes[name] for name in self.row_operands),
             "bytes_columns": sum(self.bytes[name] for name in self.passing),
-            "second_rows": self.bytes[self.held[0]],
+            "second_rows": self.bytes[self.row_operands[0]],
             "second_columns": self.bytes[self.passing[0]],
         }
 
@@ -296,8 +296,10 @@ class TmaGradientText(TmaText):
         return "".join(f"{{\n{loads[f'load_{name}']}}}\n" for name in names)
 
     def _target_of(self, name: str) -> tuple[str, str, str]:
-        if name in self.held:
-            offset = f" + {self.bytes[self.held[0]]}" if name == self.held[1] else ""
+        if name in self.row_operands:
+            offset = (
+                f" + {self.bytes[self.row_operands[0]]}" if name == self.row_operands[1] else ""
+            )
             return f"smem{offset}", "full_rows", f"{self.row}_first"
         offset = f" + {self.bytes[self.passing[0]]}" if name == self.passing[1] else ""
         return f"ring + slot * {self._slot}{offset}", "full + slot", "column_first"

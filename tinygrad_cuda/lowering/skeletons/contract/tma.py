@@ -286,8 +286,8 @@ class Shares(NamedTuple):
     def begins(self) -> list[tuple[int, int]]:
         """The tile and the turn in it with which each block begins."""
         slices = [(u, s * self.slice) for s in range(self.slices) for u in range(self.tiles)]
-        places = [divmod(self.begin(h), self.rest) for h in range(self.helpers)]
-        return slices + [(unit, self.slices * self.slice + turn) for unit, turn in places]
+        starts = [divmod(self.begin(h), self.rest) for h in range(self.helpers)]
+        return slices + [(unit, self.slices * self.slice + turn) for unit, turn in starts]
 
 
 def shares_of(problem: MatrixContraction) -> Shares:
