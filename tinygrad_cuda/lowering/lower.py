@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,9 +19,9 @@ from tinygrad_cuda.lowering.codegen.pack import (
     translation_unit,
     translation_units,
 )
-from tinygrad_cuda.lowering.codegen.skeleton import scratches_of
+from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.emit import stages
-from tinygrad_cuda.lowering.schedule.arena import Arena, plan_arena
+from tinygrad_cuda.lowering.schedule.arena import EMPTY, Arena, plan_arena
 from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
@@ -61,10 +61,18 @@ def lower(program: Program, target: Target) -> Lowered:
     """A program as launches: rewrite, choose algorithms, group and fuse, emit, lay out, pack."""
     made = scheduled(program, target)
     emitted = {kernel: stages(kernel) for kernel in made.kernels}
-    scratches = {kernel: scratches_of(parts) for kernel, parts in emitted.items()}
-    arena = plan_arena(made, scratches)  # adds edges of order where values share memory
+    scratches = {kernel: _scratches(parts) for kernel, parts in emitted.items()}
+    arena = EMPTY
+    if len(made.kernels) > 1 or any(scratches.values()):
+        arena = plan_arena(made, scratches)  # adds edges of order where values share memory
     launches = packed([emitted[kernel] for kernel in made.kernels], target)
     return Lowered(made, arena, launches, target)
+
+
+def _scratches(stages: Sequence[Stage]) -> dict[Hashable, int]:
+    """Memory that the blocks or stages of a kernel share, and its bytes."""
+    words = (word for stage in stages for word in stage.words if word.kind == "scratch")
+    return {word.item: word.item.nbytes for word in words}
 
 
 def scheduled(program: Program, target: Target) -> Schedule:

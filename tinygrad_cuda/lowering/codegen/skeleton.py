@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -135,12 +134,6 @@ class Stage:
         return any(word.write and word.item is node for word in self.words)
 
 
-def scratches_of(stages: Sequence[Stage]) -> dict[Hashable, int]:
-    """Memory between the stages of a kernel, and its bytes."""
-    words = (word for stage in stages for word in stage.words if word.kind == "scratch")
-    return {word.item: word.item.nbytes for word in words}
-
-
 def _bytes_of(words: list[KernelParam]) -> int:
     """Bytes of what a stage reads and writes, each value once."""
     values: list[Node] = [word.item for word in words if word.kind == "value"]
@@ -168,7 +161,7 @@ def fill(file: str, section: str, **holes: object) -> str:
         holes["widened"] = "" if holes["index"] == "int" else f"({holes['index']})"
 
     def inline(line: str) -> str:
-        if _HOLE.fullmatch(line):
+        if "@" not in line or _HOLE.fullmatch(line):
             return line
         return _WORD.sub(lambda match: str(holes[match[1]]), line)
 
@@ -176,9 +169,9 @@ def fill(file: str, section: str, **holes: object) -> str:
     text = folded(text, _words(text, holes))
 
     def lines(match: re.Match[str]) -> str:
+        indent, own = match[1], _joined(holes[match[2]]).splitlines()
         return "".join(
-            f"{match[1] if line and not line.startswith('#') else ''}{line}\n"
-            for line in _joined(holes[match[2]]).splitlines()
+            [f"{line}\n" if not line or line[0] == "#" else f"{indent}{line}\n" for line in own]
         )
 
     return _HOLE.sub(lines, text)
@@ -203,7 +196,9 @@ def named(stem: str, text: str) -> tuple[str, str]:
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     name = f"{stem}_{digest}"
     lines = text.replace(_NAME, name).split("\n")
-    return name, "\n".join(part for line in lines for part in _broken(line))
+    if max(map(len, lines)) > WIDTH:
+        lines = [part for line in lines for part in _broken(line)]
+    return name, "\n".join(lines)
 
 
 def _broken(line: str) -> list[str]:

@@ -39,6 +39,9 @@ class Arena(NamedTuple):
     inside: dict[Any, Node]
 
 
+EMPTY = Arena({}, 0, {}, {})  # of one kernel without scratch memory
+
+
 class _Order:
     """The kernels as the planner wants them."""
 
@@ -73,7 +76,7 @@ def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, 
             buffers.append(PlannedBuffer(node, nbytes_of(node), kernel, users, over=own))
         buffers += [PlannedBuffer(name, size, kernel) for name, size in scratches[kernel].items()]
     if not buffers:
-        return Arena({}, 0, {}, {})
+        return EMPTY
     regions = [
         PlannedRegion(node, nbytes_of(node), kernel)
         for kernel in schedule.kernels
