@@ -430,7 +430,9 @@ def zeros(parameter: Tensor) -> Tensor:
 
 def filled(parameter: Tensor, value: float) -> Tensor:
     """A state's first value of the parameter's shape, all elements `value`; see `zeros`."""
-    array = np.full(tuple(parameter.shape), value, parameter.dtype.numpy)
+    shape, dtype = tuple(parameter.shape), parameter.dtype.numpy
+    # Pages of zeros come from the system without a write to each: GPT-2's Adam has 1 GB of them.
+    array = np.zeros(shape, dtype) if value == 0.0 else np.full(shape, value, dtype)
     made = tensor(array, device=parameter.device)
     capture = capturing()
     if capture is not None:
