@@ -61,7 +61,7 @@ def sources() -> Iterator[list[str]]:
     machine: Any = registry.get(as_device("emu"))
     found: list[str] = []
     machine.target = Target.h200()
-    machine.load = found.append
+    machine.load = lambda lowered: found.append(lowered.source)
     machine.launch = lambda *_: None
     empty = type(machine.allocate(0))
     machine.allocate = machine.arena = lambda nbytes: empty(np.empty(nbytes, np.uint8))
