@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import random
+import re
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -19,12 +21,14 @@ import numpy as np
 import pytest
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import backend, compiler, timing
+from tinygrad_cuda.backend.cuda import backend, compiler, raw_kernel, timing
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.graphs import graph_replay as replay
 from tinygrad_cuda.backend.emu import runtime as emulator
 from tinygrad_cuda.backend.emu.backend import new_buffer
+from tinygrad_cuda.backend.emu.raw_kernel import EmulatedRawKernel
 from tinygrad_cuda.backend.emu.tensor_map import tensor_map
+from tinygrad_cuda.backend.launch.raw_text import RawLaunch, raw_text
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.lowering.target import Target
@@ -97,6 +101,20 @@ class Kernel:
         """The bytes of the one parameter."""
         pointer = ctypes.c_void_p.from_address(int(parameters)).value
         return ctypes.string_at(pointer, self.parameter_bytes)
+
+
+class RawFunction:
+    """A kernel of a user's text, whose parameters lie apart."""
+
+    def __init__(self, source: str, name: str) -> None:
+        text = raw_text(source, name)
+        self.name, self.kernel = name, EmulatedRawKernel(text)
+        self.sizes = [struct.calcsize(parameter.letter) for parameter in text.parameters]
+
+    def arguments(self, parameters: int) -> tuple[bytes, ...]:
+        """The bytes of each parameter, which the driver reads while it is called."""
+        pointers = (ctypes.c_void_p * len(self.sizes)).from_address(int(parameters))
+        return tuple(ctypes.string_at(p, size) for p, size in zip(pointers, self.sizes))
 
 
 class Node:
@@ -282,9 +300,16 @@ class Driver:
         return self.ok, cubin.decode()
 
     def cuModuleGetFunction(self, source: str, name: bytes) -> Any:
+        own = name.startswith(b"tgc_")  # the package's, of one structure
+        if not own and re.search(rf"__global__[^;{{]*\b{name.decode()}\(", source):
+            return self.ok, RawFunction(source, name.decode())
         return self.ok, Kernel(source, name.decode())
 
-    def cuFuncGetParamInfo(self, kernel: Kernel, index: int) -> Any:
+    def cuFuncGetParamInfo(self, kernel: Any, index: int) -> Any:
+        if isinstance(kernel, RawFunction):
+            if index >= len(kernel.sizes):
+                return self.real.CUresult.CUDA_ERROR_INVALID_VALUE, 0, 0
+            return self.ok, 0, kernel.sizes[index]
         return self.ok, 0, kernel.parameter_bytes
 
     def cuFuncSetAttribute(self, kernel: Kernel, kind: Any, value: int) -> Any:
@@ -314,12 +339,23 @@ class Driver:
         words = tensor_map(address, itemsize, *sizes[:2], (channels, count), width, pixels)
         return self.ok, SimpleNamespace(opaque=words.tolist())
 
-    def cuLaunchKernel(self, kernel: Kernel, *rest: Any) -> Any:
+    def cuLaunchKernel(self, kernel: Any, *rest: Any) -> Any:
         gx, gy, gz, bx, by, bz, shared, stream, parameters, extra = rest
+        if isinstance(kernel, RawFunction):
+            sizes, arguments = ((gx, gy, gz), (bx, by, bz)), kernel.arguments(parameters)
+            stream.waiting.append(lambda: self.execute_raw(kernel, *sizes, shared, arguments))
+            return (self.ok,)
         assert (gy, gz, by, bz, extra) == (1, 1, 1, 1, 0)
         words = kernel.words(parameters)
         stream.waiting.append(lambda: self.execute(kernel, gx, bx, shared, words))
         return (self.ok,)
+
+    def execute_raw(
+        self, kernel: RawFunction, grid: Any, block: Any, shared: int, arguments: Any
+    ) -> None:
+        self.launched.append(kernel.name)
+        memory = tuple(self.memory.values())
+        kernel.kernel.launch(RawLaunch(grid, block, shared, arguments, memory, None))
 
     def execute(self, kernel: Kernel, grid: int, block: int, shared: int, words: bytes) -> None:
         self.launched.append(kernel.name)
@@ -414,7 +450,7 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
     plans.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "_gate", gate)
-        for module in (replay, timing):
+        for module in (replay, timing, raw_kernel):
             patch.setattr(module, "compile_source", compiled)
         patch.setattr(
             backend, "compile_many", lambda sources, *given: [compiled(s, *given) for s in sources]

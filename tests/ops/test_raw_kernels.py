@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from execution import device_or_skip
+from pretended_gpu import pretended_gpu
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend.cuda.compiler import compile_source
@@ -256,6 +257,29 @@ def test_texts_that_no_compiler_takes_show_the_line() -> None:
     broken = tc.RawKernel(ADD.replace("a * x[i]", "a * z[i]"), "add")
     with pytest.raises(tc.CompileError, match=r"add\.cu:5: .z. was not declared"):
         broken(1, 32, (floats(4), tc.ones(4), 1.0, 4))
+
+
+def test_the_launches_of_a_gpu_by_a_pretended_driver() -> None:
+    """Each parameter by a pointer of its own, in order with plans, in the same memory if it may."""
+    pytest.importorskip("cuda.bindings.driver")
+    add, turn = tc.RawKernel(ADD, "add"), tc.RawKernel(TRANSPOSE, "turn")
+    with pretended_gpu() as driver:
+        x, y = tc.tensor(np.arange(100, dtype="f"), device="cuda"), tc.ones(100, device="cuda")
+        assert y.sum().item() == 100
+        first = y.cell.node.storage.address
+        add(1, 128, (2 * x + 1, y, 0.5, 100))
+        assert y.cell.node.storage.address == first and driver.launched[-1] != "add"  # not waited
+        copy = y.clone()
+        add(1, 128, (x, y, 1.0, 100))
+        later = y - copy
+        assert y.cell.node.storage.address != first
+        np.testing.assert_array_equal(copy.cpu().numpy(), 1.5 + np.arange(100))
+        np.testing.assert_array_equal(later.cpu().numpy(), np.arange(100))
+        image = tc.tensor(np.random.default_rng(0).random((13, 21), dtype="f"), device="cuda")
+        turned = tc.empty(21, 13, device="cuda")
+        turn((3, 2), (8, 8), (image, turned, 13, 21), shared_mem=4 * 9 * 8)
+        np.testing.assert_array_equal(turned.cpu().numpy(), image.cpu().numpy().T)
+        assert driver.launched.count("add") == 2 and driver.launched.count("turn") == 1
 
 
 def test_nvrtc_takes_the_same_texts(architectures: list[str]) -> None:
