@@ -105,7 +105,7 @@ def record_modules() -> Iterator[None]:
     if watched.observer is not None:
         yield
         return
-    recorder = ProfileRecorder(modules=True, lines=False, single_launches=False)
+    recorder = ProfileRecorder(modules=True, lines=False)
     record_scopes(LineScope("user", "", None))
     watched.observer = recorder
     try:
