@@ -6,6 +6,7 @@ Each keeps the reason why it did not grow further.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -360,17 +361,21 @@ class Groups:
 
     def _follows(self, node: Node, group: Group) -> bool:
         """Whether a node's value depends on the group's."""
-        first = self.position[group.members[0]]
-        members, stack, seen = set(group.members), [node], {node}
-        while stack:
-            for edge in self.edges.get(stack.pop(), ()):
-                base = edge.base
-                if base in members:
-                    return True
-                if base not in seen and self.position[base] > first:
-                    seen.add(base)
-                    stack.append(base)
-        return False
+        members = 0
+        for member in group.members:
+            members |= 1 << self.position[member]
+        return bool(self._behind[node] & members)
+
+    @cached_property
+    def _behind(self) -> dict[Node, int]:
+        """What each node depends on: a set of positions as bits, since it is asked for often."""
+        behind: dict[Node, int] = {}
+        for node in self.position:
+            bits = 0
+            for edge in self.edges.get(node, ()):
+                bits |= behind[edge.base] | 1 << self.position[edge.base]
+            behind[node] = bits
+        return behind
 
     def reaches(self, a: Group, b: Group, directly: bool = True) -> bool:
         """Whether b depends on a, by a way that is more than one edge unless `directly`."""
