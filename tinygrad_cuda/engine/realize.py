@@ -33,7 +33,7 @@ from tinygrad_cuda.engine.trace import Trace, storage_of
 from tinygrad_cuda.engine.vmap_trace import refuse_examples, tracing
 from tinygrad_cuda.graph.node import Node, mode, origin_of, topological
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.program import Number
+from tinygrad_cuda.graph.program import Number, Program
 
 _locks: dict[Device, threading.RLock] = {}
 
@@ -168,16 +168,21 @@ def realize_cell(cell: Cell) -> None:
             _run(cell.node.device, [cell], [])
 
 
-def explain(nodes: list[Node]) -> str:
-    """What would run to compute these nodes alone; runs nothing."""
-    executable = planned(nodes)
-    if executable is None:
-        return "nothing to run: the values are there already"
-    return executable.describe()
+def explain(nodes: list[Node]) -> tuple[str, Program | None]:
+    """What would run to compute these nodes alone, and its plan; runs nothing."""
+    plan = _planned(nodes)
+    if plan is None:
+        return "nothing to run: the values are there already", None
+    return plan[0].describe(), plan[1]
 
 
 def planned(nodes: list[Node]) -> Executable | None:
     """The compiled plan that would compute these nodes alone; None if all have values."""
+    plan = _planned(nodes)
+    return None if plan is None else plan[0]
+
+
+def _planned(nodes: list[Node]) -> tuple[Executable, Program] | None:
     wanted = [node for node in dict.fromkeys(nodes) if node.storage is None]
     if not wanted:
         return None
@@ -185,7 +190,9 @@ def planned(nodes: list[Node]) -> Executable | None:
     inputs = {trace.value_numbers[node] for node in trace.inputs}
     values = dict.fromkeys(trace.value_numbers[node] for node in wanted)
     outputs = [value for value in values if value not in inputs]
-    return cache.find(wanted[0].device, trace, outputs, {})[0]
+    device = wanted[0].device
+    executable, _, entry = cache.find(device, trace, outputs, {})
+    return executable, trace.program(device, outputs, {}, entry.varying)
 
 
 def run_again(

@@ -13,6 +13,23 @@ BANKS = 32  # of shared memory, 4 bytes wide
 BLOCK_RESERVED = 1024  # bytes of shared memory that each block takes besides its own
 SCHEDULERS = 4  # of a multiprocessor, each of which starts one warp's instruction a clock
 
+REGISTERS = 64 << 10  # of a multiprocessor
+REGISTER_UNIT = 256  # registers, in which a warp is given them
+# Threads and blocks that a multiprocessor holds at most (CUDA C++ Programming Guide, "Technical
+# specifications per compute capability").
+_RESIDENT = {
+    (7, 5): (1024, 16), (8, 0): (2048, 32), (8, 6): (1536, 16), (8, 9): (1536, 24),
+    (9, 0): (2048, 32), (10, 0): (2048, 32), (12, 0): (1536, 24),
+}  # fmt: skip
+# A GPU of each architecture: multiprocessors, KiB of shared memory of a block and of a
+# multiprocessor, MiB of L2 cache, bytes in a clock (NVIDIA's data sheets).
+_USUAL = {
+    (7, 5): ("T4", 40, 64, 64, 4, 200), (8, 0): ("A100", 108, 163, 164, 40, 1100),
+    (8, 6): ("A10", 72, 99, 100, 6, 300), (8, 9): ("L40", 142, 99, 100, 96, 300),
+    (9, 0): ("H200", 132, 227, 228, 50, 2000), (10, 0): ("B200", 148, 227, 228, 126, 3300),
+    (12, 0): ("RTX 5090", 170, 99, 100, 96, 600),
+}  # fmt: skip
+
 # How far a kernel goes with what a machine has; measured on an H200.
 TILE_SHARED = 64 << 10  # bytes of shared memory of a tile at most: blocks are to share the rest
 L1_CACHE = 28 << 10  # bytes of a multiprocessor's shared memory that are left to its L1 cache
@@ -82,6 +99,41 @@ class Target:
         """Blocks with so many bytes of shared memory that a multiprocessor has at one time."""
         return max(1, min(most, (self.shared - L1_CACHE) // shared))
 
+    @property
+    def sm(self) -> str:
+        """The architecture as compilers name it."""
+        return "sm_{}{}".format(*self.architecture)
+
+    def occupancy(self, threads: int, registers: int, shared: int) -> float:
+        """The share of a multiprocessor's warps that are resident; 0 if no block fits.
+
+        Args:
+            threads: of a block.
+            registers: of a thread.
+            shared: bytes of shared memory of a block.
+        """
+        most_threads, most_blocks = _RESIDENT.get(self.architecture, (2048, 32))
+        warps = -(-threads // WARP)
+        of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
+        blocks = min(
+            most_blocks,
+            most_threads // (warps * WARP),
+            REGISTERS // max(of_warp * warps, 1),
+            self.shared // (shared + BLOCK_RESERVED) if shared <= self.block_shared else 0,
+        )
+        return blocks * warps * WARP / most_threads
+
+    @classmethod
+    def of_architecture(cls, architecture: tuple[int, int]) -> Target:
+        """A usual GPU of an architecture, for which kernels are compiled where there is none."""
+        name, multiprocessors, block, shared, l2, traffic = _USUAL[architecture]
+        crowds = (1, 2) if architecture >= (9, 0) else ()
+        together = tuple((dense, dense * multiprocessors) for dense in crowds)
+        return cls(
+            name, architecture, multiprocessors, block << 10, shared << 10, l2 << 20, traffic,
+            together, multiprocessors if architecture >= (8, 0) else 0,
+        )  # fmt: skip
+
     @classmethod
     def h200(cls) -> Target:
         """An H200 (sm_90): 132 multiprocessors, 227 KiB of shared memory for a block."""
@@ -103,3 +155,6 @@ def traffic_of(bandwidth: float, clock: float) -> int:
         clock: of the multiprocessors, in Hz.
     """
     return max(100, int(round(USABLE * bandwidth / clock, -2)))
+
+
+ARCHITECTURES = tuple("sm_{}{}".format(*architecture) for architecture in _USUAL)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda.kernel_info import KernelInfo
 from tinygrad_cuda.engine.realize import explain as explain_nodes
 from tinygrad_cuda.graph import draw as drawing
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.program import Program
+from tinygrad_cuda.lowering.lower import lower
+from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.tensors.base import TensorBase
 
 __all__ = [
@@ -33,7 +39,7 @@ def to_networkx(tensors: Any) -> Any:
     return drawing.to_networkx(_nodes(tensors))
 
 
-def explain(tensors: Any) -> str:
+def explain(tensors: Any) -> Explanation:
     """The kernels that computing these Tensors would run, one line each, and their memory.
 
     The last lines say how many bytes inputs and new results take, how many the values between
@@ -41,9 +47,36 @@ def explain(tensors: Any) -> str:
     and last read each, and the line that made it. Nothing is computed. What is realized already
     needs no kernel. ``TGC_DEBUG=3`` prints why each kernel exists.
 
+    Returns:
+        The text, whose ``kernels`` have source, registers, spills, occupancy and machine code.
+
     Example:
         >>> import tinygrad_cuda as tc
-        >>> print(tc.rand(4, 8, device="emu").sum(1).explain().splitlines()[-1])
+        >>> text = tc.rand(4, 8, device="emu").sum(1).explain()
+        >>> print(text.splitlines()[-1])
         memory: inputs 0 bytes, new outputs 16 bytes, between kernels 0 bytes
+        >>> len(text.kernels)
+        1
     """
-    return explain_nodes(_nodes(tensors))
+    nodes = _nodes(tensors)
+    text, program = explain_nodes(nodes)
+    explanation = Explanation(text)
+    explanation.program = program
+    return explanation
+
+
+class Explanation(str):
+    """What `explain` says: a text, and the kernels behind it.
+
+    Attributes:
+        kernels: in their order; on ``cpu`` those that an H200 would run.
+    """
+
+    program: Program | None = None
+
+    @cached_property
+    def kernels(self) -> list[KernelInfo]:
+        if self.program is None:
+            return []
+        target = registry.get(self.program.device).target or Target.h200()
+        return [KernelInfo(launch, target) for launch in lower(self.program, target).launches]
