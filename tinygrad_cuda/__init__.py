@@ -307,6 +307,7 @@ __all__ = [
     "special",
     "strided",
     "subtract",
+    "summary",
     "svd",
     "threshold",
     "threshold_",
@@ -381,7 +382,7 @@ _LATE_NAMES = {
     "kernel": "kernels.elementwise",
     "load": "utils.checkpoints", "save": "utils.checkpoints",
     "export_cuda": "utils.cuda_export",
-    "draw": "utils.drawing", "record_modules": "utils.drawing",
+    "draw": "utils.drawing", "record_modules": "utils.drawing", "summary": "utils.summary",
 }  # fmt: skip
 # PyTorch has these of nn.functional here too.
 _LATE_NAMES |= dict.fromkeys(
@@ -486,6 +487,7 @@ if TYPE_CHECKING:
     from tinygrad_cuda.utils.checkpoints import load, save
     from tinygrad_cuda.utils.cuda_export import export_cuda
     from tinygrad_cuda.utils.drawing import draw, record_modules
+    from tinygrad_cuda.utils.summary import summary
 else:  # for a type checker an unknown name stays an error
 
     def __getattr__(name: str) -> object:

@@ -102,9 +102,15 @@ def record_modules() -> Iterator[None]:
         ...     loss = model(tc.ones(2, 4, device="cpu")).sum()
         ...     loss.backward()
     """
-    if watched.observer is not None:
+    active = watched.observer
+    if isinstance(active, ProfileRecorder) and active.modules:
         yield
         return
+    if active is not None:
+        raise ArgumentError(
+            "record_modules", "a profiler is active that records no modules",
+            expect="profile(with_modules=True), or none", actual=repr(active),
+        )  # fmt: skip
     recorder = ProfileRecorder(modules=True, lines=False)
     record_scopes(LineScope("user", "", None))
     watched.observer = recorder
@@ -116,17 +122,22 @@ def record_modules() -> Iterator[None]:
 
 
 @contextmanager
-def recorded_plans(most: int | None = None) -> Iterator[list[DrawnPlan]]:
+def recorded_plans(
+    most: int | None = None, before: Callable[[], None] | None = None
+) -> Iterator[list[DrawnPlan]]:
     """The plans that this thread realizes inside a `with` block, each as it was before it ran.
 
     Args:
         most: how many of them are held, the last ones; None: all.
+        before: called before each.
     """
     plans: list[DrawnPlan] = []
     thread, lookup = threading.get_ident(), realize.run_cached_plan
 
     def noted(device: Device, wanted: list[Node]) -> bool | realize.Lesson:
         if threading.get_ident() == thread:
+            if before is not None:
+                before()
             plans.append(DrawnPlan(wanted))
             del plans[: -(most or len(plans))]
         return lookup(device, wanted)
