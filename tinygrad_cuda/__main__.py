@@ -1,31 +1,55 @@
-"""`python -m tinygrad_cuda doctor`: is this machine fit? `compat`: how much of PyTorch is here?"""
+"""The command line: `python -m tinygrad_cuda --help`."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
-import tinygrad_cuda
-from tinygrad_cuda.utils import compare
-from tinygrad_cuda.utils.compat import compat
-from tinygrad_cuda.utils.doctor import doctor
+from tinygrad_cuda.core import version
+from tinygrad_cuda.core.errors import TgcError
+
+# The file in `commands` has the name of the subcommand, with _ for -.
+COMMANDS = {
+    "doctor": "check Python, packages, compilers, GPU and cache folder",
+    "compat": "count the names of PyTorch that exist here",
+    "compare": "run a script under torch, too, and compare tensors",
+    "graph": "run a script and draw what it computes, as a page or a picture",
+    "profile": "run a script and say where its time goes, by op, kernel, module and line",
+    "compile-all": "compile kernels of sample programs for GPUs that need not be here",
+    "bench": "measure against PyTorch, JAX and tinygrad (in a checkout of the source)",
+    "data": "find or fetch a data set",
+}
+MISUSED = 2  # the exit status of a wrong command line, as argparse has it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tinygrad_cuda")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="check Python, packages, compilers, GPU and cache folder")
-    compared = commands.add_parser("compat", help="count the names of PyTorch that exist here")
-    compared.add_argument("--missing", action="store_true", help="list the others")
-    compare.add_arguments(
-        commands.add_parser("compare", help="run a script under torch, too, and compare tensors")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m tinygrad_cuda",
+        description="Tools around tinygrad_cuda, a framework for neural networks on NVIDIA GPUs.",
+        epilog="python -m tinygrad_cuda SUBCOMMAND --help says more of each.",
     )
-    options = parser.parse_args(arguments)
-    if options.command == "compare":
-        return compare.command(options)
-    return compat(tinygrad_cuda, options.missing) if options.command == "compat" else doctor()
+    parser.add_argument("--version", action="version", version=f"tinygrad_cuda {version}")
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="SUBCOMMAND")
+    asked = next((word for word in given if not word.startswith("-")), None)
+    command = None
+    for name, text in COMMANDS.items():
+        parser_of_it = parsers.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
+        if name == asked:
+            command = importlib.import_module(f"tinygrad_cuda.commands.{name.replace('-', '_')}")
+            command.arguments(parser_of_it)
+    options = parser.parse_args(given)
+    assert command is not None  # the parser requires one
+    try:
+        return int(command.run(options))
+    except TgcError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return MISUSED
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def files_of(text: str) -> list[str]:
         ("exchange.md", 4, 14),
         ("gradients.md", 10, 45),
         ("kernels.md", 11, 32),
-        ("looking_inside.md", 8, 15),
+        ("looking_inside.md", 12, 28),
         ("onnx.md", 3, 20),
         ("training.md", 6, 30),
         ("transforms.md", 8, 30),

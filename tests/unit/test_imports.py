@@ -71,6 +71,7 @@ RANKS = {
     "profiler": 17,
     "utils.model_zoo": 18,
     "__main__": 17,
+    "commands": 18,
     "": 17,
 }
 # (importer, imported) of one rank.

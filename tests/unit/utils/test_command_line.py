@@ -1,0 +1,134 @@
+"""The subcommands: help, exit statuses and errors without a traceback, and what each prints."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda.__main__ import COMMANDS, main
+from tinygrad_cuda.commands import bench, compile_all
+from tinygrad_cuda.data.mnist import FILES
+
+SCRIPT = """
+import sys
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+
+assert sys.argv[1:] in ([], ["--smoke"])
+tc.set_default_device("cpu")
+model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+waiting = tc.ones(2).exp()
+for _ in range(2):
+    optimizer.zero_grad()
+    model(tc.ones(5, 4)).square().mean().backward()
+    optimizer.step()
+later = tc.ones(3).cos()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    yield path
+    tc.set_default_device(None)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every subcommand of the table exists and says what it does."""
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert COMMANDS[name][1:] in " ".join(capsys.readouterr().out.split())
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--version", "--help"):
+        with pytest.raises(SystemExit) as end:
+            main([option])
+        assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"tinygrad_cuda {tc.__version__}\n")
+    assert all(name in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        (["graph", "nowhere.py"], "MissingFileError: [graph] there is no such script"),
+        (["profile", "nowhere.py"], "MissingFileError: [profile] there is no such script"),
+        (["compile-all", "--arch", "sm_1"], "ArgumentError: [compile-all] --arch names nothing"),
+        (["data", "mnist", "--no-download", "--root", "nowhere"], "DataError: [MNIST]"),
+    ],
+)
+def test_mistakes_are_errors_of_one_form(
+    line: list[str], first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2, expected and actual value, no traceback."""
+    assert main(line) == 2
+    text = capsys.readouterr().err
+    assert text.startswith(first) and "expect:" in text and "Traceback" not in text
+
+
+def test_graph_draws_the_last_plan(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The update of the last step, with its modules; the script has its arguments."""
+    page = script.with_name("step.html")
+    assert main(["graph", "-o", str(page), str(script), "--smoke"]) == 0
+    assert str(page) in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert "update" in text and "2 (Linear)" in text and "matmul" in text and "cos" not in text
+
+
+def test_graph_draws_a_variable_or_an_early_plan(script: Path) -> None:
+    """`later` is pending when the script ends; the first plan has the exponential, the last not."""
+    page = script.with_name("step.html")
+    assert main(["graph", "-o", str(page), "--variable", "later", str(script)]) == 0
+    assert "cos" in page.read_text(encoding="utf-8")
+    assert main(["graph", "-o", str(page), "--stop-after", "1", str(script)]) == 0
+    assert "exp" in page.read_text(encoding="utf-8")
+    assert main(["graph", "-o", str(page), "--variable", "nothing", str(script)]) == 2
+
+
+def test_data_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of the user's own are read where they are."""
+    for half in FILES.values():
+        for name in half:
+            images = "images" in name
+            header = (
+                struct.pack(">IIII", 0x803, 2, 28, 28) if images else struct.pack(">II", 0x801, 2)
+            )
+            body = bytes(2 * 28 * 28) if images else bytes(2)
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress(header + body))
+    assert main(["data", "mnist", "--no-download", "--root", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" images")[0].split() for line in lines] == [
+        ["2", "training"],
+        ["2", "test"],
+    ]
+
+
+def test_bench_needs_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(bench.subprocess, "call", lambda line, cwd: calls.append(line) or 0)
+    assert main(["bench", "--", "--smoke"]) == 0
+    assert calls[0][1:] == ["-m", "benchmarks", "--smoke"]
+    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
+    assert main(["bench"]) == 2
+    assert "not part of the installed package" in capsys.readouterr().err
+
+
+def test_compile_all_reports_registers(capsys: pytest.CaptureFixture[str]) -> None:
+    """NVRTC compiles a program for two architectures; the line says what kernels take."""
+    assert main(["compile-all", "--arch", "sm_75,sm_90", "--only", "mlp", "--all"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("kernels, ") == 2 and text.count(" registers  ") >= 8
+    table = compile_all.compiled(compile_all.PROGRAMS["mlp"], "sm_90")
+    assert all(0 < used.registers <= 255 for used in table.values())
