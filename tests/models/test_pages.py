@@ -122,5 +122,6 @@ def test_a_first_call_passes_the_files_that_the_page_names() -> None:
         pytest.skip("no C++ compiler")
     passed = {line.split(":")[0].strip() for line in result.stdout.splitlines()[1:]}
     assert len(named) > 15
-    # The row of `exp` is asked for its shape and dtype, the program is a plain record.
-    assert named - passed <= {"graph/program.py"}
+    # The row of `exp` is asked for its shape and dtype, the program is a plain record; one kernel
+    # has no memory between kernels.
+    assert named - passed <= {"graph/program.py", "lowering/schedule/arena.py"}

@@ -470,7 +470,7 @@ def product(a: Any, b: Any, out: Array | None = None) -> Array:
 def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
     """``a @ b`` by the product of the transposes: BLAS is quicker with the larger one in front.
 
-    The same bits at one thread; with more, the library cuts a product by its shape.
+    The library may add in another order: a result differs by rounding alone.
     """
     result: Array = product(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
     if out is None:
