@@ -56,7 +56,7 @@ class Observer(Protocol):
         ...
 
     def ran(self, executable: Any, memory: Sequence[Any]) -> None:
-        """A plan is about to run, and has all its memory; on cpu none is told."""
+        """A plan is about to run in this memory, which is empty on cpu."""
         ...
 
 

@@ -22,6 +22,7 @@ from tinygrad_cuda.cuda import nvtx
 from tinygrad_cuda.profiler import MeasuredRoof, emit_nvtx, profile, schedule
 from tinygrad_cuda.utils.profiling import roof as roofs
 from tinygrad_cuda.utils.profiling import session
+from tinygrad_cuda.utils.profiling.recorder import ProfileRecorder
 
 ROOF = MeasuredRoof("pretended", 1e12, 1e13, 1e14)
 
@@ -298,3 +299,13 @@ def test_without_nvtx_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
             assert watched.observer is None
     finally:
         nvtx.library.cache_clear()
+
+
+def test_a_plan_of_cpu_runs_beside_cupti() -> None:
+    """CUPTI names kernels of a GPU; a plan of cpu in the same step has none."""
+    recorder = ProfileRecorder(modules=False, lines=False, single_launches=False)
+    watched.observer = recorder
+    try:
+        assert (tc.ones(3, device="cpu") + 1).tolist() == [2.0, 2.0, 2.0]
+    finally:
+        watched.observer = None

@@ -148,7 +148,7 @@ def _dropout(
     call: NodeCall, x: Tensor, ratio: np.ndarray[Any, Any] | None = None,
     training: np.ndarray[Any, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The identity, unless the operator is told to train with a ratio above 0."""
+    """The identity, unless `training_mode` is true and the ratio above 0."""
     if training is not None and bool(training) and (ratio is None or float(ratio) > 0):
         raise call.refused("training_mode=True", "a model that is exported for inference")
     return x, T.ones_like(x, dtype=bool_)

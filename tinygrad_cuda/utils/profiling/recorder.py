@@ -197,8 +197,8 @@ class ProfileRecorder:
             self.kernels.append(KernelRun(device, launch, start, end, float(end - start), "cupti"))
 
     def ran(self, executable: Any, memory: Sequence[Any]) -> None:
-        """A plan is about to run, and has all its memory; on cpu none is told."""
-        if not self.single_launches:
+        """A plan is about to run in this memory, which is empty on cpu."""
+        if memory and not self.single_launches:
             device = executable.program.device
             for launch in executable.launches:
                 self._launches[launch.name] = device, launch
