@@ -285,7 +285,7 @@ def test_a_plan_with_earlier_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -
         entry.single = []
 
     monkeypatch.setattr(PlanEntry, "_learn_numbers", learned)
-    with pytest.raises(TgcError, match="plan_lookup: other numbers found") as caught:
+    with pytest.raises(TgcError, match="plan_lookup: other numbers than by a trace") as caught:
         trained()
     assert "test_validate.py" in str(caught.value)
 
