@@ -195,6 +195,7 @@ LINALG = [
 ]
 
 
+@pytest.mark.smoke("array_api")
 def test_every_name_of_the_standard() -> None:
     assert not [name for name in NAMES if not hasattr(xp, name)]
     assert not [name for name in LINALG if not hasattr(xp.linalg, name)]

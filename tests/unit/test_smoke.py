@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Namespaces of PyTorch without logic of their own, and what einops asks for.
 NAMESPACES = {
     "amp", "backends", "cuda", "distributions", "einops_support", "fft", "func", "fx", "hub", "jit",
-    "kernels", "linalg", "onnx", "profiler", "random", "special",
+    "kernels", "linalg", "profiler", "random", "special",
 }  # fmt: skip
 
 

@@ -83,14 +83,14 @@ def command(options: argparse.Namespace) -> int:
 
 def _run(name: str, folder: Path, before: str, options: argparse.Namespace) -> str | None:
     """Runs the script in a process; the end of its output if that failed."""
-    environment = dict(os.environ)
+    variables = dict(os.environ)
     if options.device is not None:
-        environment["TGC_DEVICE"] = options.device
+        variables["TGC_DEVICE"] = options.device
     module = "tinygrad_cuda.utils.compare_recorder"
     done = subprocess.run(
         [sys.executable, "-m", module, name, str(folder), before, str(options.steps),
          str(options.script), *options.arguments],
-        capture_output=True, text=True, env=environment, check=False,
+        capture_output=True, text=True, env=variables, check=False,
     )  # fmt: skip
     return None if done.returncode == 0 else (done.stdout + done.stderr)[-4000:]
 

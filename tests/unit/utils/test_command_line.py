@@ -48,6 +48,7 @@ def test_each_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert COMMANDS[name][1:] in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.smoke("commands")
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--version", "--help"):
         with pytest.raises(SystemExit) as end:

@@ -6,7 +6,6 @@ For correctness, never for speed: every access is checked, fresh memory is poiso
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,12 +40,18 @@ Array = np.ndarray[Any, Any]
 class EmuBuffer:
     """Memory of the emulated device, or a part of it."""
 
-    __slots__ = ("bytes", "address", "nbytes", "__weakref__")
+    __slots__ = ("bytes", "address", "nbytes", "counter", "__weakref__")
 
-    def __init__(self, memory: Array) -> None:
-        self.bytes = memory
-        self.address = memory.ctypes.data
-        self.nbytes = memory.nbytes
+    def __init__(self, data: Array) -> None:
+        self.bytes = data
+        self.address = data.ctypes.data
+        self.nbytes = data.nbytes
+        self.counter: EmuMemory | None = None  # of whole pieces
+
+    def __del__(self) -> None:
+        # No weak reference: memory that has one is not recycled.
+        if self.counter is not None:
+            self.counter.drop(self.nbytes)
 
 
 class EmuMemory:
@@ -64,13 +69,14 @@ class EmuMemory:
         """A new buffer, counted until it dies."""
         self.allocated += buffer.nbytes
         self.peak = max(self.peak, self.allocated)
-        weakref.finalize(buffer, self._drop, buffer.nbytes).atexit = False
+        buffer.counter = self
 
     def reset_peak(self) -> None:
         """Restarts `peak` from what is in use now."""
         self.peak = self.allocated
 
-    def _drop(self, nbytes: int) -> None:
+    def drop(self, nbytes: int) -> None:
+        """A counted buffer has died."""
         self.allocated -= nbytes
 
 
