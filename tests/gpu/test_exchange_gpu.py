@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -70,7 +74,7 @@ def test_interface(some_gpu: str) -> None:
         assert x.bfloat16().__cuda_array_interface__
 
 
-def test_torch_cupy_and_jax_share_memory(cuda_device: str) -> None:
+def test_torch_and_cupy_share_memory(cuda_device: str) -> None:
     """On a GPU alone: each library's pointer is the Tensor's."""
     x = tc.arange(6.0, device=cuda_device) + 1
     torch = pytest.importorskip("torch")
@@ -84,5 +88,24 @@ def test_torch_cupy_and_jax_share_memory(cuda_device: str) -> None:
     cupy = pytest.importorskip("cupy")
     assert cupy.from_dlpack(x).data.ptr == address(x) == cupy.asarray(x).data.ptr
     assert tc.from_dlpack(cupy.arange(3)).tolist() == [0, 1, 2]
-    jax = pytest.importorskip("jax")
-    assert jax.dlpack.from_dlpack(x).unsafe_buffer_pointer() == address(x)
+
+
+JAX = """
+import jax, tinygrad_cuda as tc
+x = tc.arange(6.0, device="cuda") + 1
+interface = x.__cuda_array_interface__
+shared = jax.dlpack.from_dlpack(x)
+assert shared.unsafe_buffer_pointer() == interface["data"][0]
+assert shared.tolist() == x.tolist() == tc.from_dlpack(shared).tolist()
+"""
+
+
+def test_jax_shares_memory(cuda_device: str) -> None:
+    """In a process of its own: with JAX's threads beside it, a later fork in this one warns."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("JAX is not installed")
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    child = subprocess.run(
+        [sys.executable, "-c", JAX], capture_output=True, text=True, env=environment, check=False
+    )
+    assert child.returncode == 0, child.stderr

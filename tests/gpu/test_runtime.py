@@ -163,13 +163,15 @@ def test_memory_counts(gpu: runtime.DeviceHandle) -> None:
 
 
 def test_empty_cache_gives_memory_back(gpu: runtime.DeviceHandle) -> None:
+    """A third of what is free: more than other processes on the GPU take or give meanwhile."""
     gpu.empty_cache()
     free = gpu.memory_info()[0]
-    piece = gpu.allocate(1 << 30)
-    assert gpu.memory_info()[0] <= free - (1 << 30)
+    nbytes = free // 3
+    piece = gpu.allocate(nbytes)
+    assert gpu.memory_info()[0] <= free - nbytes // 2
     del piece
-    assert gpu.empty_cache() >= 1 << 30
-    assert gpu.memory_info()[0] >= free - (64 << 20)
+    assert gpu.empty_cache() >= nbytes
+    assert gpu.memory_info()[0] >= free - nbytes // 2
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 3, 511, 65_535, 65_536, 65_537, 1_000_003, 33_554_433])

@@ -95,7 +95,7 @@ def test_ops_of_a_plain_program(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_copies_are_noted_with_their_bytes(device: str) -> None:
     with profile() as p:
-        x = tc.tensor([1.0] * 100).to(device) * 2
+        x = tc.tensor([1.0] * 100, device="cpu").to(device) * 2
         x.numpy()
     found = rows(p)
     if device == "cpu":
@@ -103,6 +103,15 @@ def test_copies_are_noted_with_their_bytes(device: str) -> None:
     else:
         assert found["Memcpy DtoH"].nbytes == 400
         assert found["Memcpy HtoD"].nbytes >= 400
+
+
+def test_memory_figures_without_a_gpu() -> None:
+    if tc.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert not tc.cuda.memory_stats()
+    assert tc.cuda.max_memory_allocated() == 0
+    assert "0 bytes" in tc.cuda.memory_summary()
+    tc.cuda.Event(enable_timing=True).synchronize()
 
 
 def test_nothing_is_noted_outside() -> None:

@@ -241,15 +241,6 @@ def test_memory_figures(gpu: None) -> None:
     assert tc.cuda.max_memory_allocated() == tc.cuda.memory_allocated()
 
 
-def test_memory_figures_without_a_gpu() -> None:
-    if tc.cuda.is_available():
-        pytest.skip("there is a GPU")
-    assert not tc.cuda.memory_stats()
-    assert tc.cuda.max_memory_allocated() == 0
-    assert "0 bytes" in tc.cuda.memory_summary()
-    tc.cuda.Event(enable_timing=True).synchronize()
-
-
 class Ranges:
     """Stands for the package `nvtx`."""
 
