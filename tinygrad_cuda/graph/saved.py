@@ -1,10 +1,11 @@
 """What PyTorch saves for the backward pass of each function: the table behind `check_versions`.
 
 A row names parameters and results, or is a function of the arguments that gives such names or the
-Tensors themselves. ``a:b`` saves the Tensors of parameter ``a`` where one of ``b`` requires grad,
-``a:b|c`` where one of ``b`` or ``c`` does; ``a!`` is saved for the first gradient alone. ``result``
-stands for floating results, ``integers`` for the others; ``result-2`` is the last but one. What a
-function computes in between, nobody else can write.
+Tensors themselves, or None where the functions inside save for themselves. ``a:b`` saves the
+Tensors of parameter ``a`` where one of ``b`` requires grad, ``a:b|c`` where one of ``b`` or ``c``
+does; ``a!`` is saved for the first gradient alone. ``result`` stands for floating results,
+``integers`` for the others; ``result-2`` is the last but one. What a function computes in between,
+nobody else can write.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph import saved_products as products
 
 Arguments = dict[str, Any]
-Row = str | Callable[[Arguments], str | list[Any]]
+Row = str | Callable[[Arguments], str | list[Any] | None]
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
@@ -41,7 +43,7 @@ def saved_by(
     """
     row = SAVED[name]
     chosen = row(arguments) if callable(row) else row
-    tokens: list[Any] = chosen.split() if isinstance(chosen, str) else chosen
+    tokens: list[Any] = chosen.split() if isinstance(chosen, str) else chosen or []
     first = next(iter(arguments), "")
     saved: list[tuple[Any, bool, bool]] = []
     results: list[tuple[str, int]] = []
@@ -217,6 +219,23 @@ def _repeated(a: Arguments) -> str:
     return "result" if n == -1 else "input" if n > 1 else ""
 
 
+def _layer(a: Arguments) -> str | None:
+    """PyTorch's CPU has one function for an LSTM's layer in float32, and composes the others."""
+    fused = a["self"].gates == 4 and a["input"].dtype is float32
+    return "input parts state result" if fused else None
+
+
+def _steps(a: Arguments) -> list[Any]:
+    """A product and a function of its result for each step, from the second on with a gradient."""
+    gates, weight, *rest = a["operands"]
+    hidden, memory = rest if a["row"].name == "lstm" else (rest[-1], None)
+    saved = [hidden] if weight.requires_grad else []
+    if hidden.requires_grad or gates.shape[0] > 1:
+        saved.append(weight)
+    gradual = any(x.requires_grad for x in (gates, weight, hidden))
+    return [*saved, memory] if memory is not None and gradual else saved
+
+
 _PRODUCT = "input:other other:input"
 
 # A row and the functions that it is for, by their names in this package; the form in place has
@@ -354,6 +373,8 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     (_resized, "interpolate"),
     (_norm, "norm vector_norm matrix_norm"),
     (_system, "tensorsolve"),
+    (_layer, "recurrent_layer"),
+    (_steps, "all_steps"),
 )
 # Their gradient computes with masks and sums of what they have saved: it saves none of it again.
 _ONCE = (
@@ -381,5 +402,7 @@ SAVED_AGAIN = frozenset(_AGAIN.split())
 COMPOSED = frozenset(("addbmm", "addr", "outer", "poisson_nll_loss"))
 # Running statistics are saved, and written by each call.
 UNCOUNTED = frozenset(("batch_norm",))
+# Of these the row may say that the functions inside save for themselves.
+MAY_DEFER = frozenset(("recurrent_layer",))
 RESULTS = frozenset(("result", "integers"))
 SAVED: dict[str, Row] = {name: row for row, names in _ROWS for name in names.split()}

@@ -18,6 +18,7 @@ from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, is_
 from tinygrad_cuda.graph.node import Node, made_by, mode
 from tinygrad_cuda.graph.saved import (
     COMPOSED,
+    MAY_DEFER,
     SAVED,
     SAVED_AGAIN,
     SAVED_ONCE,
@@ -272,7 +273,7 @@ class Versions:
         entry, innermost = None, None
         while frame is not None and is_internal(frame.f_code.co_filename):
             entry = frame
-            if _name(frame) in SAVED:
+            if _is_in_table(frame):
                 innermost = frame
             frame = frame.f_back
         entry = innermost or entry
@@ -403,6 +404,14 @@ def _name(frame: FrameType) -> str:
     value = frame.f_locals.get(holder)
     text = value if isinstance(value, str) else getattr(value, "__name__", "")
     return text.strip("_")
+
+
+def _is_in_table(frame: FrameType) -> bool:
+    name = _name(frame)
+    if name not in MAY_DEFER:
+        return name in SAVED
+    row = SAVED[name]
+    return not callable(row) or row(_arguments(frame)) is not None
 
 
 def _unwrapped(function: Any) -> Any:

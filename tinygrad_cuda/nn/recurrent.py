@@ -336,7 +336,7 @@ class RNNBase(Module):
         self, input: Tensor, state: State, suffix: str, backwards: bool
     ) -> tuple[Tensor, State]:
         """All steps of sequences of one length by one op."""
-        states = self._states(input, state, suffix, backwards)
+        states = self._recurrent_layer(input, self._parts(suffix), state, backwards)
         return states[0], tuple(part[0 if backwards else -1] for part in states)
 
     def _padded(
@@ -344,18 +344,29 @@ class RNNBase(Module):
     ) -> tuple[Tensor, State]:
         """The same of sequences that end at steps of their own; a reverse one begins there."""
         input = padding.reversed(input) if backwards else input
-        states = self._states(input, state, suffix, False)
+        states = self._states(input, self._parts(suffix), state, False)
         last = tuple(padding.last(part) for part in states)
         return padding.reversed(states[0]) if backwards else states[0], last
 
-    def _states(self, input: Tensor, state: State, suffix: str, reverse: bool) -> State:
+    def _parts(self, suffix: str) -> Sequence[Tensor]:
+        """Both weights of a layer in one direction, and both biases if there are any."""
+        names = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+        return [self._part_of(part, suffix) for part in names[: 4 if self.bias else 2]]
+
+    def _recurrent_layer(
+        self, input: Tensor, parts: Sequence[Tensor], state: State, reverse: bool
+    ) -> State:
+        """The layer as a call of its own, whose name `check_versions` looks up."""
+        return self._states(input, parts, state, reverse)
+
+    def _states(self, input: Tensor, parts: Sequence[Tensor], state: State, reverse: bool) -> State:
         """The states after each step of a layer in one direction."""
         bias = recurrent = None
         if self.bias:
-            recurrent = self._part_of("bias_hh", suffix)
-            bias = self._input_bias(self._part_of("bias_ih", suffix), recurrent)
-        inputs = linear(input, self._part_of("weight_ih", suffix), bias)
-        return self._sequence(inputs, self._part_of("weight_hh", suffix), recurrent, state, reverse)
+            recurrent = parts[3]
+            bias = self._input_bias(parts[2], recurrent)
+        inputs = linear(input, parts[0], bias)
+        return self._sequence(inputs, parts[1], recurrent, state, reverse)
 
     def _by_steps(
         self, input: Tensor, state: State, suffix: str, backwards: bool, counts: list[int]

@@ -590,3 +590,40 @@ def test_a_write_without_history_saves_nothing(write: str, under_no_grad: bool) 
             y.sub_(0.5)
             y.sum().backward()
         assert w.grad.tolist() == [2, 2, 2]
+
+
+def recurrent_refusals(lib: Any, kind: str, dtype: str, steps: int, options: Any) -> list[str]:
+    """What a recurrent layer's gradient needs: all that must not be written after its call."""
+    x_gradual, h_gradual, twice = options
+    needed = []
+    number = getattr(lib, dtype)
+    names = ["input", "hidden", "memory", "output", "weight_ih_l0", "weight_hh_l0", "bias_ih_l0"]
+    for name in names:
+        layer = getattr(lib.nn, kind)(3, 4).to(number)
+        x = lib.ones((steps, 2, 3), dtype=number, requires_grad=x_gradual)
+        hidden = lib.ones((1, 2, 4), dtype=number, requires_grad=h_gradual)
+        memory = lib.ones((1, 2, 4), dtype=number)
+        output, _ = layer(x, (hidden, memory) if kind == "LSTM" else hidden)
+        loss = output.sum()
+        if twice:
+            loss.backward(retain_graph=True)
+        own = {"input": x, "hidden": hidden, "memory": memory, "output": output}
+        with lib.no_grad():
+            (own | dict(layer.named_parameters()))[name].mul_(0.5)
+        try:
+            loss.backward()
+        except (RuntimeError, tc.GradientError) as error:
+            # torch's slices of the states have a message of their own.
+            needed += [name] if "inplace" in str(error) else [f"{name}: {error}"]
+    return needed
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_a_recurrent_layer_saves_what_torch_saves(kind: str, dtype: str, steps: int) -> None:
+    """PyTorch's LSTM of float32 saves all weights; a product of one step alone not its weight."""
+    for options in [(False, False, True), (True, False, False), (False, True, False)]:
+        expected = recurrent_refusals(torch, kind, dtype, steps, options)
+        with tc.autograd.check_versions(True):
+            assert recurrent_refusals(tc, kind, dtype, steps, options) == expected, options
