@@ -1,4 +1,4 @@
-"""Looking inside: the graph of a Tensor as networkx and its kernels as text."""
+"""Values on demand; looking inside: the graph as networkx and its kernels as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda.kernel_info import KernelInfo
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.realize import explain as explain_nodes
+from tinygrad_cuda.engine.realize import realize as realize_pending
+from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph import draw as drawing
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import Program
@@ -16,13 +20,50 @@ from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.tensors.base import TensorBase
 
 __all__ = [
-    "explain", "to_networkx",
+    "explain", "realize", "to_networkx",
 ]  # fmt: skip
 
 
 def _nodes(tensors: Any) -> list[Node]:
     values = [tensors] if isinstance(tensors, TensorBase) else list(tensors)
     return [tensor.node for tensor in values]
+
+
+def realize(*tensors: TensorBase) -> None:
+    """Computes what is pending, without copying a value to the host.
+
+    Everything that this thread has recorded on the devices of these Tensors is one plan; without
+    an argument, on every device. A GPU is not waited for: see ``tc.cuda.synchronize``.
+
+    Args:
+        tensors: Tensors that shall have a value afterwards.
+
+    Raises:
+        ArgumentError: an argument is no Tensor.
+        CompileError: in a compiled function, whose graph would be cut.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = tc.ones(3, device="cpu").exp()
+        >>> tc.realize(x)
+        >>> tc.to_networkx(x).number_of_edges()
+        0
+    """
+    for position, tensor in enumerate(tensors):
+        if not isinstance(tensor, TensorBase):
+            raise ArgumentError(
+                "realize", "an argument is no Tensor", expect="Tensors, each one argument",
+                actual=f"{type(tensor).__name__} in position {position}",
+            )  # fmt: skip
+    if (capture := capturing()) is not None:
+        for tensor in tensors:
+            capture.refuse(tensor.node)
+        return
+    for tensor in tensors:
+        if tensor.node.storage is None:
+            realize_pending(tensor.device, (tensor.node,))
+    if not tensors:
+        realize_all()
 
 
 def to_networkx(tensors: Any) -> Any:
