@@ -200,6 +200,7 @@ __all__ = [
     "custom_op",
     "data",
     "detect_nan",
+    "determinism_report",
     "device",
     "distributed",
     "distributions",
@@ -381,6 +382,7 @@ _LATE_NAMES = {
     "custom_op": "kernels.custom",
     "kernel": "kernels.elementwise",
     "load": "utils.checkpoints", "save": "utils.checkpoints",
+    "determinism_report": "utils.determinism",
     "export_cuda": "utils.cuda_export",
     "draw": "utils.drawing", "record_modules": "utils.drawing", "summary": "utils.summary",
 }  # fmt: skip
@@ -486,6 +488,7 @@ if TYPE_CHECKING:
     )
     from tinygrad_cuda.utils.checkpoints import load, save
     from tinygrad_cuda.utils.cuda_export import export_cuda
+    from tinygrad_cuda.utils.determinism import determinism_report
     from tinygrad_cuda.utils.drawing import draw, record_modules
     from tinygrad_cuda.utils.summary import summary
 else:  # for a type checker an unknown name stays an error

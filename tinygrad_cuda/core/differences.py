@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -133,3 +133,73 @@ def _counted(a: Array, b: Array) -> str:
     return (
         f"{len(wrong)} of {a.size} elements differ, the first{where}: {b[at]:.6g} for {a[at]:.6g}"
     )
+
+
+class BitDifference(NamedTuple):
+    """How far the bits of two arrays lie apart; the larger of two differences is the greater.
+
+    Attributes:
+        ulps: the most representable numbers that lie between two elements, or the largest
+            difference of integers; infinite where shapes differ, or one is nan or infinite alone.
+        elements: how many differ.
+        of: how many there are.
+    """
+
+    ulps: float = 0.0
+    elements: int = 0
+    of: int = 0
+
+    @property
+    def same(self) -> bool:
+        """Whether all bits are the same; nans count as equal."""
+        return not self.elements
+
+    def __str__(self) -> str:
+        if self.same:
+            return "same"
+        size = "not finite" if self.ulps == float("inf") else f"{self.ulps:.0f} ulp"
+        if not self.ulps:
+            size = "sign of 0"
+        return f"{size}, {self.elements} of {self.of}"
+
+
+def bit_difference(first: Array, second: Array) -> BitDifference:
+    """How the bits of two arrays of one dtype differ."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return BitDifference(float("inf"), first.size, first.size)
+    if first.dtype.kind == "c":
+        part = np.float32 if first.dtype.itemsize == 8 else np.float64
+        return bit_difference(*(np.ascontiguousarray(x).view(part) for x in (first, second)))
+    bits = f"i{first.dtype.itemsize}"
+    a, b = (np.ascontiguousarray(x).reshape(-1).view(bits) for x in (first, second))
+    differs = a != b
+    if not differs.any():
+        return BitDifference(0.0, 0, first.size)
+    x, y = first.reshape(-1)[differs], second.reshape(-1)[differs]
+    if first.dtype.kind in "biu":
+        gap = np.abs(x.astype(np.float64) - y.astype(np.float64))
+        return BitDifference(float(gap.max()), int(differs.sum()), first.size)
+    both = np.isnan(x.astype(np.float64)) & np.isnan(y.astype(np.float64))
+    if both.all():
+        return BitDifference(0.0, 0, first.size)
+    return BitDifference(
+        _most_ulps(x[~both], y[~both]), int(differs.sum() - both.sum()), first.size
+    )
+
+
+def _most_ulps(x: Array, y: Array) -> float:
+    """Representable numbers between the elements of two arrays, at most."""
+    wide = x.astype(np.float64), y.astype(np.float64)
+    if not (np.isfinite(wide[0]) & np.isfinite(wide[1])).all():
+        return float("inf")
+    bits = f"i{x.dtype.itemsize}"
+    lowest = np.iinfo(bits).min
+    ranks = []
+    for part in (x, y):
+        whole = part.view(bits).astype(np.int64)
+        # Numbers below zero count backwards from their bits; -0 is 0.
+        ranks.append(np.where(whole < 0, lowest - whole, whole))
+    a, b = ranks
+    # Of two signs the difference may be no int64; of one sign it is exact as one.
+    apart = np.abs(a.astype(np.float64)) + np.abs(b.astype(np.float64))
+    return float(np.where((a < 0) == (b < 0), np.abs(a - b), apart).max())
