@@ -121,6 +121,58 @@ def test_tf32_in_every_layout(device: Any, number: int, monkeypatch: pytest.Monk
         tc.set_float32_matmul_precision("highest")
 
 
+@pytest.fixture
+def mn_major(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The device, whose products of tf32 are all made without a copy along k."""
+    only = tuple(t for t in ALL_TIERS if t.name == algorithms.MN_MAJOR)
+    monkeypatch.setattr(algorithms, "TIERS", only)
+    monkeypatch.setattr(settings, "matmul_precision", "high")
+    return device
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("number", range(len(mma_tiles.MN_MAJOR_TILES)))
+def test_tf32_across_k_in_every_layout(
+    mn_major: Any, number: int, slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A from registers, B transposed in shared memory, or both; no tile divides the sizes."""
+    tile = mma_tiles.MN_MAJOR_TILES[number]
+    with_tile(monkeypatch, tile, slices)
+    batch, expected = Batch(mn_major), {}
+    m, n, k = tile.m + 12, tile.n + 20, 7 * tile.k + 4
+    for turned_a, turned_b in ((1, 0), (1, 1), (0, 0)):
+        a = numbers(1, *((k, m) if turned_a else (m, k)))
+        b = numbers(2, *((n, k) if turned_b else (k, n)))
+        x, y = (
+            contraction.transpose(batch.input(values)) if turned else batch.input(values)
+            for values, turned in ((a, turned_a), (b, turned_b))
+        )
+        name = f"{turned_a}{turned_b}"
+        batch.want(name, [contraction.matmul(x, y)])
+        a, b = (values.astype(np.float64) for values in (a, b))
+        expected[name] = (a.T if turned_a else a) @ (b.T if turned_b else b)
+    found = batch.run()
+    for name, want in expected.items():
+        (values,) = found[name]
+        assert np.abs(values - want).max() <= 1e-3 * np.abs(want).max(), name
+
+
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_tf32_across_k_of_batches_and_many_tiles(
+    mn_major: Any, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ring goes on from tile to tile and from matrix to matrix; a bias behind the sum."""
+    few_multiprocessors(monkeypatch, mn_major)
+    tile = mma_tiles.MN_MAJOR_TILES[number]
+    with_tile(monkeypatch, tile)
+    m, n, k = tile.m + 4, tile.n + 4, 5 * tile.k - 3
+    a, b, bias = numbers(3, 2, k, m), numbers(4, 2, k, n), numbers(5, n)
+    x, y, z = (tc.tensor(values, device=mn_major) for values in (a, b, bias))
+    want = np.matmul(a.astype(np.float64).transpose(0, 2, 1), b.astype(np.float64)) + bias
+    found = (x.transpose(1, 2) @ y + z).numpy()
+    assert np.abs(found - want).max() <= 1e-3 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("number", [0, 2, 6])
 @pytest.mark.parametrize("slices", [1, 2])
 def test_a_block_computes_many_tiles(
@@ -257,8 +309,28 @@ FAULTS = {
 }
 
 
-def product_with(monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order: int) -> bool:
-    """Whether the emulator computes right with a changed skeleton."""
+# Of operands that lie across k.
+MN_MAJOR_FAULTS = {
+    "no wait for transposed boxes": ("@await_ready@", ""),
+    "boxes are transposed before they come": (
+        "tgc_barrier_wait(full + slot, parity);\n#pragma unroll 1\n      for (int box",
+        "\n#pragma unroll 1\n      for (int box",
+    ),
+    "no fence behind transposed boxes": ("tgc_proxy_fence();", ""),
+    "a box is stored while others load it": ("__syncwarp();  // all of the box", "  // all"),
+    "registers change under products": (
+        "tgc_wgmma_wait<0>();  // the registers", "tgc_wgmma_wait<1>();  // the registers",
+    ),
+    "operands in two orders of k": (
+        "i * @k_step@ + chunk % 2 * @k_half@", "i + chunk % 2 * 4",
+    ),
+}  # fmt: skip
+
+
+def product_with(
+    monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order: int, dtype: Any = bfloat16
+) -> bool:
+    """Whether the emulator computes right with a changed skeleton; tf32 lies across k."""
     text = (FOLDER / "contract" / tma.TMA).read_text()
     assert change[0] in text
     parts = re.split(r"^//@ (\w+)\n", text.replace(*change), flags=re.MULTILINE)
@@ -271,8 +343,12 @@ def product_with(monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order
         few_multiprocessors(patched, as_device("emu"))
         with settings.override(emu_order=order):
             batch = Batch(as_device("emu"))
-            a, b = (numbers(s, r, 640).astype(bfloat16.numpy) for s, r in ((3, 256), (4, 128)))
+            a, b = (numbers(s, r, 640).astype(dtype.numpy) for s, r in ((3, 256), (4, 128)))
             pair = batch.input(a), contraction.transpose(batch.input(b))
+            if dtype is float32:
+                a, b = (numbers(s, 640, r) for s, r in ((3, 256), (4, 128)))
+                pair = contraction.transpose(batch.input(a)), batch.input(b)
+                a, b = a.T, b.T
             batch.want("product", [contraction.matmul(*pair)])
             try:
                 ((found,),) = batch.run().values()
@@ -302,6 +378,30 @@ def test_right_whenever_copies_take_effect(order: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_planted_fault_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not all(product_with(monkeypatch, FAULTS[name], order) for order in range(5))
+
+
+@pytest.fixture
+def mn_major_on_emu(monkeypatch: pytest.MonkeyPatch) -> None:
+    only = tuple(tier for tier in algorithms.TIERS if tier.name == algorithms.MN_MAJOR)
+    monkeypatch.setattr(algorithms, "TIERS", only)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
+    monkeypatch.setattr(settings, "matmul_precision", "high")
+    with_tile(monkeypatch, mma_tiles.MnMajorTile(128, 64, 32, 2, 0.2, 3))
+
+
+@pytest.mark.usefixtures("mn_major_on_emu")
+@pytest.mark.parametrize("order", range(5))
+def test_mn_major_whenever_copies_take_effect(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert product_with(monkeypatch, ("", ""), order, float32)
+
+
+@pytest.mark.usefixtures("mn_major_on_emu")
+@pytest.mark.parametrize("name", MN_MAJOR_FAULTS)
+def test_each_planted_fault_of_mn_major_operands_shows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = MN_MAJOR_FAULTS[name]
+    assert not all(product_with(monkeypatch, change, order, float32) for order in range(5))
 
 
 # Of sums that blocks leave each other, in memory or in the shared memory of a cluster.

@@ -28,7 +28,7 @@ from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-9}  # of the largest result
-TIERS = ("channels last", "wgmma tma", "wgmma", algorithms.TMA_TF32)
+TIERS = ("channels last", "wgmma tma", "wgmma", algorithms.TMA_TF32, algorithms.MN_MAJOR)
 # N, C, size, O, kernel, stride, pads, dilation, groups
 PROBLEMS = (
     (3, 64, (7, 11), 72, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
@@ -144,6 +144,30 @@ def test_tf32(batch: Batch, last: bool, monkeypatch: pytest.MonkeyPatch) -> None
     images = 1 if batch.device.kind == "emu" else 64
     passes = Passes(batch, PROBLEMS[1], float32, images, last)
     passes.want("result")
+    assert passes.text.count("tgc_tma_load_pixels(") == 2
+    passes.compare()
+
+
+# Groups of 32 channels, strides and dilations; 36 and 20 results are no tile's.
+PIXELS_ALONG_K = (
+    *PROBLEMS,
+    (2, 32, (7, 9), 36, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (3, 64, (9, 7), 40, (3, 2), (2, 1), ((1, 0), (2, 1)), (1, 2), 2),
+    (2, 32, (11, 8), 20, (1, 3), (1, 2), ((0, 0), (1, 1)), (1, 1), 1),
+)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("problem", PIXELS_ALONG_K)
+def test_tf32_weight_gradient(
+    batch: Batch, problem: Any, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pixels follow k, channels are neighbours: nothing is stored along k for the product."""
+    monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")
+    images = 1 if batch.device.kind == "emu" else 64
+    passes = Passes(batch, problem, float32, images, last)
+    passes.want("weight")
+    assert "wgmma tf32 MN-major" in passes.text
     assert passes.text.count("tgc_tma_load_pixels(") == 2
     passes.compare()
 

@@ -30,6 +30,7 @@ TARGET = Target.h200()
 # Of some of the family: how exact products are, and where their kernel is of another tier.
 PRECISION = {
     "product_square": "ieee", "product_tf32x3": "tf32x3", "product_tf32x3_mma": "tf32x3",
+    "conv_tma_mn_major": "high",
     "attention_tf32": "high", "attention_tf32x3": "tf32x3", "attention_simt": "ieee",
 }  # fmt: skip
 RUNG = {"product_naive": "naive", "product_tiled": "tiled"}
@@ -195,6 +196,7 @@ def family() -> dict[str, Program]:
     add("product_tf32x3_mma", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("conv_channels_last", lambda new: [_images(new)])
     add("conv_tma", lambda new: _image_passes(new))
+    add("conv_tma_mn_major", lambda new: _image_passes(new, dtypes.float32)[1:])
     add("winograd", lambda new: [_winograd(new)])
     add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
     add("scatter", lambda new: [_scatter(new)])
@@ -339,10 +341,10 @@ def _images(new: Inputs) -> Node:
     return convolution.convolution(x, w, **at)
 
 
-def _image_passes(new: Inputs) -> list[Node]:
+def _image_passes(new: Inputs, dtype: DType = dtypes.bfloat16) -> list[Node]:
     """A convolution and its weight gradient, large enough for TMA."""
     shapes = ((64, 64, 32, 32), (128, 64, 3, 3), (64, 128, 16, 16))
-    x, w, g = (new(*shape, dtype=dtypes.bfloat16) for shape in shapes)
+    x, w, g = (new(*shape, dtype=dtype) for shape in shapes)
     at = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
     dw = convolution.convolution_weight_gradient(g, x, kernel=(3, 3), **at)
     return [convolution.convolution(x, w, **at), dw]

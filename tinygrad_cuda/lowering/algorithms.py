@@ -73,6 +73,7 @@ WORTH_A_COPY = 2e9
 LOADED_ONCE = 128  # rows or columns of a result that one tile has
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
+MN_MAJOR = "wgmma tma tf32 MN-major"
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
 SPLIT_K = {"mma": 64, "wgmma": 192}
@@ -228,7 +229,7 @@ def _tma(problem: Problem) -> Candidate | str:
 
 
 def _tma_tf32(problem: Problem) -> Candidate | str:
-    if reason := _tf32_refusal(problem):
+    if reason := _k_major_refusal(problem):
         return reason
     first, second = lie_along_k(problem.a, problem.b)
     columns = problem.node.attributes.get("windows")
@@ -239,8 +240,27 @@ def _tma_tf32(problem: Problem) -> Candidate | str:
     return Candidate(cut, time + _k_major_clocks(problem))
 
 
-def _tf32(problem: Problem) -> Candidate | str:
+def _mn_major(problem: Problem) -> Candidate | str:
     if reason := _tf32_refusal(problem):
+        return reason
+    if all(lie_along_k(problem.a, problem.b)):
+        return "both operands lie along k"
+    if not tma.describes(problem.a, problem.b, columns=problem.node.attributes.get("windows")):
+        return "an operand is no matrix in memory"
+    cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.MN_MAJOR_TILES)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, problem.target))
+
+
+def _mn_major_windows(problem: Problem) -> Candidate | str:
+    """Of a weight gradient before it is a product: pixels follow k, channels are neighbours."""
+    if reason := _tf32_refusal(problem):
+        return reason
+    made = channels_last.as_product(problem.node, Layouts(), last=True)
+    return _mn_major(problem_of(made, problem.target))
+
+
+def _tf32(problem: Problem) -> Candidate | str:
+    if reason := _k_major_refusal(problem):
         return reason
     cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TF32_TILES)
     time = mma_tiles.clocks(cut, problem.product, problem.target)
@@ -262,9 +282,11 @@ def _tf32_refusal(problem: Problem) -> str:
         return f"{node.dtype.name} is to be exact"
     if target.architecture != (9, 0):
         return f"wgmma is of sm_90a, not of {target.name}"
-    if problem.product.k % 4 or problem.flops < WORTH_A_COPY:
-        return "too few products, or k is not of copies of 4"
-    return ""
+    return "too few products" if problem.flops < WORTH_A_COPY else ""
+
+
+def _k_major_refusal(problem: Problem) -> str:
+    return _tf32_refusal(problem) or ("k is not of copies of 4" if problem.product.k % 4 else "")
 
 
 def _mma_split(problem: Problem) -> Candidate | str:
@@ -318,7 +340,8 @@ def _channels_last(problem: Problem) -> Candidate | str:
         return reason
     nbytes = channels_last.moved_bytes(node)
     moved = 0 if problem.last else nbytes / (channels_last.SPEED * target.traffic)
-    tiers = [_wgmma, _mma, _tf32]
+    windows = node.op is not convolution and prod(node.shape[2:]) > 1
+    tiers = [_wgmma, _mma, _mn_major_windows if windows else _tf32]
     if SPLIT_WINDOWS or not nbytes:
         tiers += [_wgmma_split, _mma_split]
     made = [tier(problem) for tier in tiers]
@@ -391,6 +414,7 @@ TIERS: tuple[Tier, ...] = (
     Tier("wgmma tma", (matmul,), _tma, tma_stages, product=True),
     Tier("wgmma", (matmul,), _wgmma, mma_stages, product=True),
     Tier(TMA_TF32, (matmul,), _tma_tf32, tma_stages, product=True),
+    Tier(MN_MAJOR, (matmul,), _mn_major, tma_stages, product=True),
     Tier(TF32, (matmul,), _tf32, mma_stages, product=True),
     Tier("wgmma tf32x3", (matmul,), _wgmma_split, tf32x3_stages, product=True),
     Tier("mma", (matmul,), _mma, mma_stages, product=True),

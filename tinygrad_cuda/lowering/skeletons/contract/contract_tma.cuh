@@ -31,16 +31,30 @@
 // Columns of windows come by TMA, too: it walks along the pixels of images with the channels last, and
 // brings zeros for what lies outside. A slot then holds channels of one tap.
 //
+// MN-major tf32: wgmma reads tf32 along k alone, but a weight's gradient sums over pixels, and channels
+// are neighbours in memory. Of A a lane loads its part of each product from the slot into registers. B
+// is transposed in its slot by a fourth warpgroup, a box of 32 x 32 numbers by a warp, with all numbers
+// in registers between its loads and its stores. Both take k in the order 0 2 4 6 1 3 5 7 of eight, so
+// that a warp's loads of A meet 32 banks. A third mbarrier of a slot counts the transposing warps:
+//
+//   transposers  wait full[s] | boxes of B to registers, and back along k | proxy fence, arrive ready[s]
+//   consumers    wait full[s], ready[s] | A to registers | products of s | arrive empty[s]
+//
+// By count shared memory decides: for 128 x 192 x 32 products, 768 clocks of the units, it moves 152 KB
+// at 128 bytes a clock: 40 that TMA brings, 16 of A to registers, 48 of B there and back, 48 of products.
+//
 // Bytes: A grid_n times and B grid_m times, most of them from L2; each output once.
 //@ body
 char* const shared_a = smem;
 char* const shared_b = smem + @stages@ * @bytes_a@;
 unsigned long long* const full = reinterpret_cast<unsigned long long*>(smem + @barriers@);
 unsigned long long* const empty = full + @stages@;
+@ready@
 if (threadIdx.x == 0) {
   for (int slot = 0; slot < @stages@; slot++) {
     tgc_barrier_init(full + slot, 1);
     tgc_barrier_init(empty + slot, @readers@);
+    @init_ready@
   }
   tgc_barrier_fence();
 }
@@ -71,15 +85,15 @@ if (threadIdx.x < 128) {
       }
     }
   }
+@transpose@
 } else {
   tgc_registers_take<@many@>();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, group = threadIdx.x / 128 - 1;
   @part@
   const int warp_m = group_m + warp % 4 * 16, warp_n = group_n;
-  const unsigned long long matrix_a =
-      tgc_wgmma_descriptor(shared_a + group_m / 64 * @block_bytes@, @block_bytes@, 1024, 8);
+  @matrix_a@
   const unsigned long long matrix_b =
-      tgc_wgmma_descriptor(shared_b + group_n / 64 * @block_bytes@, @block_bytes@, 1024, 8);
+      tgc_wgmma_descriptor(shared_b + @columns_b@, @block_bytes@, 1024, 8);
   int turn = 0;  // of the ring
   @first@
 #pragma unroll 1
@@ -92,18 +106,8 @@ if (threadIdx.x < 128) {
 #pragma unroll 1
     for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
       tgc_barrier_wait(full + slot, parity);
-      tgc_wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < @steps@; step++)
-#pragma unroll
-        for (int i = 0; i < @tiles_m@; i++)
-          @multiply@<@group_n@, @trans_a@, @trans_b@>(
-              sum[i], matrix_a + (slot * @bytes_a@ + i * @block_bytes@ + step * @step_a@) / 16,
-              matrix_b + (slot * @bytes_b@ + step * @step_b@) / 16, step > 0 || k_first > k_begin);
-      tgc_wgmma_commit();
-      tgc_wgmma_wait<1>();
-      if (k_first > k_begin && lane == 0)
-        tgc_barrier_arrive(empty + (slot > 0 ? slot : @stages@) - 1);
+      @await_ready@
+      @products@
       turn++;
       slot++;
       if (slot == @stages@) {
@@ -112,19 +116,105 @@ if (threadIdx.x < 128) {
       }
     }
     @leave@
-    tgc_wgmma_wait<0>();
-    if (lane == 0) tgc_barrier_arrive(empty + (slot > 0 ? slot : @stages@) - 1);
+    @last_products@
     @others@
     @join@
     @results@
   }
 }
+//@ matrix_a
+const unsigned long long matrix_a =
+    tgc_wgmma_descriptor(shared_a + group_m / 64 * @block_bytes@, @block_bytes@, 1024, 8);
+//@ products
+tgc_wgmma_fence();
+#pragma unroll
+for (int step = 0; step < @steps@; step++)
+#pragma unroll
+  for (int i = 0; i < @tiles_m@; i++)
+    @multiply@<@group_n@, @trans_a@, @trans_b@>(
+        sum[i], matrix_a + (slot * @bytes_a@ + i * @block_bytes@ + step * @step_a@) / 16,
+        matrix_b + (slot * @bytes_b@ + step * @step_b@) / 16, step > 0 || k_first > k_begin);
+tgc_wgmma_commit();
+tgc_wgmma_wait<1>();
+if (k_first > k_begin && lane == 0)
+  tgc_barrier_arrive(empty + (slot > 0 ? slot : @stages@) - 1);
+//@ last_products
+tgc_wgmma_wait<0>();
+if (lane == 0) tgc_barrier_arrive(empty + (slot > 0 ? slot : @stages@) - 1);
+//@ rows_a
+// Where a lane's rows lane / 4 and 8 behind begin, at the first and at the last four k of eight.
+const int chunk_a = warp_m % 32 / 4 + lane / 16, k_a = lane % 4 * @k_step@;
+const char* const column_a = shared_a + warp_m / 32 * @box_bytes@ + k_a * 128 + lane / 4 % 4 * 4;
+const int rows_a[4] = {(chunk_a ^ k_a) * 16, ((chunk_a + 2) ^ k_a) * 16,
+                       @k_half@ * 128 + (chunk_a ^ (k_a + @k_half@)) * 16,
+                       @k_half@ * 128 + ((chunk_a + 2) ^ (k_a + @k_half@)) * 16};
+//@ register_products
+unsigned a[@steps@][@tiles_m@][4];
+#pragma unroll
+for (int step = 0; step < @steps@; step++)
+#pragma unroll
+  for (int i = 0; i < @tiles_m@; i++)
+#pragma unroll
+    for (int q = 0; q < 4; q++)
+      a[step][i][q] = *reinterpret_cast<const unsigned*>(
+          column_a + slot * @bytes_a@ + i * (2 * @box_bytes@) + step * 1024 + rows_a[q]);
+tgc_wgmma_fence();
+#pragma unroll
+for (int step = 0; step < @steps@; step++)
+#pragma unroll
+  for (int i = 0; i < @tiles_m@; i++)
+    @multiply@_rs<@group_n@>(sum[i], a[step][i], matrix_b + (slot * @bytes_b@ + step * @step_b@) / 16,
+                             step > 0 || k_first > k_begin);
+tgc_wgmma_commit();
+tgc_wgmma_wait<0>();  // the registers of A are free, and the slot is
+if (lane == 0) tgc_barrier_arrive(empty + slot);
+//@ transpose
+} else if (threadIdx.x >= @transposers@) {
+  tgc_registers_give<@some@>();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  int slot = 0;
+  unsigned parity = 0;
+#pragma unroll 1
+  for (int block = @fetch_begin@; block < @last@; @fetch_next@) {
+    const int k_slice = block / @grid@ / @batches@;
+    const int k_begin = k_slice * @chunk@;
+    const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
+#pragma unroll 1
+    for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+      tgc_barrier_wait(full + slot, parity);
+#pragma unroll 1
+      for (int box = warp; box < @boxes_b@; box += 4) {
+        char* const tile = shared_b + slot * @bytes_b@ + box * @box_bytes@;
+        float values[32];  // of column `lane`
+#pragma unroll
+        for (int k = 0; k < 32; k++)
+          values[k] = *reinterpret_cast<const float*>(tile + k * 128 + (lane / 4 ^ k % 8) * 16 + lane % 4 * 4);
+        __syncwarp();  // all of the box is in registers
+#pragma unroll
+        for (int chunk = 0; chunk < 8; chunk++) {
+          tgc_vector<float, 4> four;
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            four.at[i] = values[chunk / 2 * 8 + i * @k_step@ + chunk % 2 * @k_half@];
+          *reinterpret_cast<tgc_vector<float, 4>*>(tile + lane * 128 + (chunk ^ lane % 8) * 16) = four;
+        }
+      }
+      tgc_proxy_fence();
+      __syncwarp();
+      if (lane == 0) tgc_barrier_arrive(ready + slot);
+      slot++;
+      if (slot == @stages@) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+  }
 //@ load
 #pragma unroll
 for (int box = 0; box < @boxes@; box++) {
   if (producer == @owner@) {
     const int at[@axes@] = {@at@};
-    tgc_tma_load(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot, at);
+    tgc_tma_load(shared_@side@ + slot * @bytes@ + box * @box_bytes@, &@map@, full + slot, at);
   }
 }
 //@ load_pixels
@@ -135,7 +225,7 @@ for (int box = 0; box < @boxes@; box++) {
     const int at[4] = {column % @channels@@group@, pixel % @across@ * @step_x@ - @left@,
                        pixel / @across@ % @down@ * @step_y@ - @top@, pixel / @windows@};
     const int taps[2] = {tap % @taps_x@ * @apart_x@, tap / @taps_x@ * @apart_y@};
-    tgc_tma_load_pixels(shared_@side@ + slot * @bytes@ + box * @block_bytes@, &@map@, full + slot,
+    tgc_tma_load_pixels(shared_@side@ + slot * @bytes@ + box * @box_bytes@, &@map@, full + slot,
                         at, taps);
   }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
@@ -174,6 +175,16 @@ class WgmmaTile(MatrixTile):
         """Bytes of 64 rows of A or columns of B."""
         return 64 * SWIZZLE
 
+    @property
+    def box(self) -> int:
+        """Rows or columns of a box whose lines lie across k."""
+        return SWIZZLE // self.itemsize
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of such a box."""
+        return self.k * SWIZZLE
+
     def column(self, trans: bool, element: str, row: str) -> str:
         chunk = f"((({element}) / {self.vector} % 8) ^ ({row}) % 8) * {COPY}"
         within = f"({element}) % {self.vector} * {self.itemsize}"
@@ -219,6 +230,21 @@ class TmaTf32Tile(TmaTile):
     """One of float32 operands, as `Tf32Tile`."""
 
     itemsize = 4
+
+
+@dataclass(frozen=True)
+class MnMajorTile(TmaTf32Tile):
+    """One whose operands may lie across k: A goes through registers, a warpgroup transposes B."""
+
+    form = " tf32 MN-major"
+
+    @property
+    def columns(self) -> int:
+        return gcd(STAGED, self.unit_n)
+
+    @property
+    def shared(self) -> int:
+        return self.barriers + 3 * 8 * self.stages
 
 
 @dataclass(frozen=True)
@@ -282,6 +308,16 @@ TMA_TF32_TILES = (
     TmaTf32Tile(256, 64, 32, 1, 0.37, ping_pong=True),
     TmaTf32Tile(64, 128, 32, 1, 0.3, 6, ping_pong=True),
     TmaTf32Tile(128, 64, 32, 1, 0.3, 6, ping_pong=True),
+)
+# Predicted, not measured: 0.86 of what the traffic of shared memory allows (contract_tma.cuh).
+MN_MAJOR_TILES = (
+    MnMajorTile(256, 128, 32, 2, 0.315),
+    MnMajorTile(128, 192, 32, 2, 0.28),
+    MnMajorTile(128, 128, 32, 2, 0.25, 6),
+    MnMajorTile(256, 64, 32, 2, 0.235),
+    MnMajorTile(64, 256, 32, 1, 0.185),
+    MnMajorTile(64, 192, 32, 1, 0.175, 6),
+    MnMajorTile(64, 128, 32, 1, 0.155, 8),
 )
 Tiles = tuple[MatrixTile, ...]
 

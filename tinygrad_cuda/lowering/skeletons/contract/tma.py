@@ -40,6 +40,7 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     SWIZZLE,
     TMA_TILES,
     WARPS,
+    MnMajorTile,
     TmaTile,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product
@@ -52,6 +53,8 @@ PRODUCERS = 4  # warps that copy at most: one thread takes longer for four boxes
 BAND_ROWS = 1024  # of outputs that blocks compute at one time, so that operands stay in L2
 # Registers of a producer's thread and of a consumer's: together those of a multiprocessor.
 FEW, MANY = 40, 232
+# With a warpgroup that transposes, whose thread has 32 numbers of a box.
+SOME, MANY_BESIDE = 72, 200
 
 
 class Matrix(NamedTuple):
@@ -165,23 +168,24 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     roles = (_shared if problem.plan.shares else _whole)(problem, holes, params, outer)
     names = params.tensor_maps(maps)  # behind all other parameters
     loads = [_load(*each, tile, reader) for each in zip(sources, operands, names, strict=True)]
-    copies, producers = _copies(sources, operands, loads)
+    copies, producers = _copies(sources, operands, loads, tile)
     body = fill(
         TMA,
         "body",
         **holes,
         **copies,
         **_roles(tile, holes) | roles,
+        **_products(tile, holes | roles, *operands),
         barriers=tile.barriers,
         producers=producers,
         map_a=names[0],
         map_b=names[1],
         few=FEW,
-        many=MANY,
         results=epilogue,
     )
     stage = stage_of(problem, params, body)
-    stage.threads = tile.threads
+    transposes = isinstance(tile, MnMajorTile) and not operands[1].along_k
+    stage.threads = tile.threads + (128 if transposes else 0)
     stage.waits = bool(problem.plan.shares)
     stage.cluster = problem.slices if problem.plan.cluster else 1
     return stage
@@ -192,13 +196,49 @@ def _sizes(problem: MatrixContraction, a: Matrix | Pixels, b: Matrix | Pixels) -
     tile: TmaTile = problem.tile
     return {
         **sizes_of(problem),
-        **descriptors(tile, not a.along_k, not b.along_k),
+        **descriptors(tile, *_across(tile, a, b)),
         "band": _band(problem, tile),
         "bytes_a": tile.slot(False, tile.m),
         "bytes_b": tile.slot(False, tile.n),
         "tiles": problem.tiles,
         "blocks": problem.blocks,
     }
+
+
+def _across(tile: TmaTile, a: Matrix | Pixels, b: Matrix | Pixels) -> tuple[bool, bool]:
+    """Which operands wgmma reads across k: those of 32 bits come to it along k."""
+    return (False, False) if tile.itemsize == 4 else (not a.along_k, not b.along_k)
+
+
+def _products(
+    tile: TmaTile, holes: dict[str, object], a: Matrix | Pixels, b: Matrix | Pixels
+) -> dict[str, object]:
+    """How the consumers multiply a slot, and what makes it ready for them."""
+    made: dict[str, object] = {key: [] for key in ("ready", "init_ready", "await_ready")}
+    made |= {name: fill(TMA, name, **holes) for name in ("matrix_a", "products", "last_products")}
+    made |= {"many": MANY, "transpose": [], "columns_b": f"group_n / 64 * {tile.block_bytes}"}
+    if not isinstance(tile, MnMajorTile):
+        return made
+    natural = a.along_k or b.along_k  # the order of k in memory; else 0 2 4 6 1 3 5 7 of eight
+    sizes = holes | {
+        "k_step": 1 if natural else 2, "k_half": 4 if natural else 1, "box_bytes": tile.box_bytes,
+        "boxes_b": tile.n // tile.box, "transposers": tile.threads, "some": SOME,
+    }  # fmt: skip
+    made["columns_b"] = f"group_n * {SWIZZLE}"  # of which a group may have 96
+    if not a.along_k:
+        made |= {
+            "matrix_a": fill(TMA, "rows_a", **sizes), "last_products": [],
+            "products": fill(TMA, "register_products", **sizes),
+        }  # fmt: skip
+    if not b.along_k:
+        made |= {
+            "many": MANY_BESIDE,
+            "ready": [f"unsigned long long* const ready = empty + {tile.stages};"],
+            "init_ready": ["tgc_barrier_init(ready + slot, 4);"],
+            "await_ready": ["tgc_barrier_wait(ready + slot, parity);"],
+            "transpose": fill(TMA, "transpose", **sizes),
+        }
+    return made
 
 
 def _whole(
@@ -335,10 +375,13 @@ def _band(problem: MatrixContraction, tile: TmaTile) -> int:
 
 
 def _copies(
-    sources: Sequence[Source], operands: Sequence[Matrix | Pixels], loads: list[dict[str, Any]]
+    sources: Sequence[Source],
+    operands: Sequence[Matrix | Pixels],
+    loads: list[dict[str, Any]],
+    tile: TmaTile,
 ) -> tuple[dict[str, str], int]:
     """Both operands' copies of a slot as text, and how many warps share their boxes."""
-    boxes = [1 if each.along_k else s.tile // 64 for each, s in zip(operands, sources)]
+    boxes = [1 if each.along_k else s.tile // tile.box for each, s in zip(operands, sources)]
     producers = min(PRODUCERS, sum(boxes))
     texts = {}
     both = zip(sources, loads, boxes, (0, boxes[0]), strict=True)
@@ -407,7 +450,7 @@ def _load(
     if isinstance(matrix, Pixels):
         return load_of(source, matrix, tile, name)
     first = f"tile_{source.other} * {source.tile}"
-    at = ["k_first", first] if matrix.along_k else [f"{first} + box * 64", "k_first"]
+    at = ["k_first", first] if matrix.along_k else [f"{first} + box * {tile.box}", "k_first"]
     if matrix.apart:
         at.append(reader.index_text(matrix.batch))
     return {
@@ -416,6 +459,6 @@ def _load(
         "at": ", ".join(at),
         "side": source.name,
         "bytes": tile.slot(False, source.tile),
-        "block_bytes": tile.block_bytes,
+        "box_bytes": tile.box_bytes,
         "map": name,
     }

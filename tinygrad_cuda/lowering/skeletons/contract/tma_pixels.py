@@ -130,7 +130,7 @@ def load_of(source: Source, pixels: Pixels, tile: TmaTile, name: str) -> dict[st
     return {
         "section": "load_pixels",
         "pixel": first if pixels.along_k else "k_first",
-        "column": "k_first" if pixels.along_k else f"{first} + box * 64",
+        "column": "k_first" if pixels.along_k else f"{first} + box * {tile.box}",
         "channels": pixels.channels,
         "group": f" + batch * {pixels.channels}" if source.batches > 1 else "",
         "across": sizes[1],
@@ -145,6 +145,6 @@ def load_of(source: Source, pixels: Pixels, tile: TmaTile, name: str) -> dict[st
         "apart_y": at.dilation[0],
         "side": source.name,
         "bytes": tile.slot(False, source.tile),
-        "block_bytes": tile.block_bytes,
+        "box_bytes": tile.box_bytes,
         "map": name,
     }

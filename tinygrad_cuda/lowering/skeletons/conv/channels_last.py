@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.ops.windows import WindowColumns, padded, windows
 from tinygrad_cuda.lowering.layouts import Layouts
 
 COPY = 16  # bytes
-BOX = 64  # channels of 16 bits that TMA takes at once
+BOX = 128  # bytes of channels that TMA takes at once
 SPEED = 0.65  # share of memory's bytes a clock at which channels are put last
 LAUNCH = 4000  # clocks of a launch that does so
 
@@ -32,11 +32,8 @@ class ChannelsLast:
 def refusal(node: Node) -> str:
     """Why a convolution, or a weight gradient, is no such product; empty if it is one."""
     channels, together = _input(node).shape[1], _together(node)
-    taps, _ = _windows(node)
     if not node.dtype.is_half and node.dtype.name != "float32":
         return f"{node.dtype.name} is no operand of this product on matrix units"
-    if not node.dtype.is_half and node.op is not convolution and prod(taps) > 1:
-        return "tf32 reads windows of pixels along k alone"
     channels //= geometry_of(node.attributes).groups
     if channels % together:
         return f"{channels} channels of a group are no copies of {together}"
@@ -78,7 +75,10 @@ def moved_bytes(node: Node) -> int:
     moved = 0
     if prod(taps) > 1:
         moved = 2 * prod(x.shape)
-        moved += 2 * prod(node.sources[1].shape) if node.op is convolution else 0
+        other = node.sources[
+            node.op is convolution
+        ]  # halves of a cotangent may follow k as they lie
+        moved += 2 * prod(other.shape) if node.op is convolution or not node.dtype.is_half else 0
     elif not _pixels(node):  # one pixel of each window, of which rows are read whole
         moved = prod(x.shape[:2]) * (prod(sizes[:-1]) * x.shape[-1] + prod(sizes))
     return moved * node.dtype.itemsize
@@ -191,7 +191,9 @@ def _weight_gradient(node: Node, layouts: Layouts, last: bool) -> Node:
     columns = _columns(node, layouts)
     images, channels = g.shape[:2]
     # Where there are no runs of pixels to copy; and TMA takes matrices, not those of each image.
-    turn = prod(sizes) % _together(node) or (prod(taps) > 1 and x.shape[1] // at.groups % BOX == 0)
+    turn = prod(sizes) % _together(node) or (
+        prod(taps) > 1 and x.shape[1] // at.groups * node.dtype.itemsize % BOX == 0
+    )
     if turn or layouts.last(g):
         g = movement.permute(layouts.put_last(g), axes=(0, len(sizes) + 1, *_range(sizes)))
     rows = movement.reshape(g, shape=(images, channels, prod(sizes)))
