@@ -11,6 +11,8 @@ from twins import compare, errors, values
 
 import tinygrad_cuda as tc
 
+torch = pytest.importorskip("torch")
+
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((3,), (3,)),
     ((3,), (3, 5)),
@@ -103,6 +105,18 @@ def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
 
     arrays = [values(*shape, seed=k) for k, shape in enumerate(shapes)]
     compare(program, *arrays, strides=False, tolerance=1e-10)
+
+
+@pytest.mark.parametrize("equation", ["ij->ij", "ij->ji", "ji", "ii->i", "...ij->...ji", "ij->i"])
+def test_einsum_of_one_operand_is_a_view_unless_it_sums(equation: str) -> None:
+    """A write to the operand is seen in the result where it is in PyTorch, strides are equal."""
+    seen = []
+    for lib in (torch, tc):
+        x = lib.ones(3, 3)
+        result = lib.einsum(equation, x)
+        x.mul_(2)
+        seen.append((result.tolist(), result.stride()))
+    assert seen[0] == seen[1]
 
 
 def test_integers() -> None:

@@ -280,6 +280,8 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     nodes = [_operand("einsum", operand) for operand in operands]
     terms, result = _parsed(equation, nodes)
     sizes = _letter_sizes(terms, nodes)
+    if len(terms) == 1 and set(terms[0]) == set(result):
+        return _rearranged(operands[0], terms[0], result)
     labelled = [_diagonals(node, term) for node, term in zip(nodes, terms)]
     node, term = labelled[0]
     for position in range(1, len(labelled)):
@@ -290,7 +292,17 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     node, term = _summed(node, term, set(result))
     if term != result:
         node = movement.permute(node, axes=tuple(term.index(letter) for letter in result))
-    return wrap(node if node is not nodes[0] else movement.reshape(node, shape=node.shape))
+    return wrap(node)
+
+
+def _rearranged(operand: Tensor, term: str, result: str) -> Tensor:
+    """One operand of which nothing is summed: a view of it, as in PyTorch."""
+    for letter in dict.fromkeys(term):
+        while term.count(letter) > 1:
+            first, second = _repeated(operand.shape, term, letter)
+            operand = shaping.diagonal(operand, dim1=first, dim2=second)
+            term = term[:first] + term[first + 1 : second] + term[second + 1 :] + letter
+    return shaping.permute(operand, tuple(term.index(letter) for letter in result))
 
 
 def _parsed(equation: str, nodes: list[Node]) -> tuple[list[str], str]:
@@ -357,20 +369,24 @@ def _letter_sizes(terms: list[str], nodes: list[Node]) -> dict[str, int]:
     return sizes
 
 
+def _repeated(shape: Shape, term: str, letter: str) -> tuple[int, int]:
+    """The first two dimensions that have a letter, of one size."""
+    first = term.index(letter)
+    second = term.index(letter, first + 1)
+    if shape[second] != shape[first]:
+        raise ShapeError(
+            "einsum", f"{letter!r} stands for different sizes", expect=str(shape[first]),
+            actual=f"{shape[second]} in shape {tuple(shape)}",
+        )  # fmt: skip
+    return first, second
+
+
 def _diagonals(node: Node, term: str) -> tuple[Node, str]:
     """Repeated letters of one term become one: the diagonal of their dimensions."""
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
-            first = term.index(letter)
-            second = term.index(letter, first + 1)
+            first, second = _repeated(node.shape, term, letter)
             size = node.shape[first]
-            if node.shape[second] != size:
-                raise ShapeError(
-                    "einsum",
-                    f"{letter!r} stands for different sizes",
-                    expect=str(size),
-                    actual=f"{node.shape[second]} in shape {node.shape}",
-                )
             rest = [axis for axis in range(len(term)) if axis not in (first, second)]
             moved = movement.permute(node, axes=(*rest, first, second))
             outer_shape = moved.shape[:-2]
