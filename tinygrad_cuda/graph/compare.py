@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import TgcError
@@ -11,14 +11,22 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops.movement import reshape
 
 NO_STRUCTURE = frozenset({"code", "leaf"})  # of which each recording makes its own
+Equal = Callable[[Node, Node], bool]
 
 
-def first_difference(pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Node]) -> Node | None:
+def _by_identity(one: Node, other: Node) -> bool:
+    return one.storage is other.storage
+
+
+def first_difference(
+    pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Node], equal: Equal = _by_identity
+) -> Node | None:
     """The first node of two graphs, sources first, that is not as its counterpart; or None.
 
     Args:
         pairs: their results, the second the one that is returned where they differ.
         matched: nodes of the first graph with their counterparts in the second; is added to.
+        equal: whether two leaves of different storage have the same value.
     """
     for pair in pairs:
         stack = [pair]
@@ -33,7 +41,7 @@ def first_difference(pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Nod
                 matched[one] = other
                 stack.pop()
                 continue
-            if not _same_operation(one, other):
+            if not _same_operation(one, other, equal):
                 return other
             sources = list(zip(one.sources, other.sources))
             waiting = [(a, b) for a, b in sources if a is not b and a not in matched]
@@ -48,18 +56,21 @@ def first_difference(pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Nod
 
 
 def require_same(
-    what: str, pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Node] | None = None
+    what: str,
+    pairs: Iterable[tuple[Node, Node]],
+    matched: dict[Node, Node] | None = None,
+    equal: Equal = _by_identity,
 ) -> None:
     """Raises if a graph that was recognised is not the one that is recorded now.
 
     Args:
         what: which recognised it.
-        pairs, matched: as of `first_difference`.
+        pairs, matched, equal: as of `first_difference`.
 
     Raises:
         TgcError: it names the operation and the line.
     """
-    node = first_difference(pairs, {} if matched is None else matched)
+    node = first_difference(pairs, {} if matched is None else matched, equal)
     if node is not None:
         raise TgcError(
             "validate", f"{what}: another graph was recognised than is recorded now",
@@ -90,14 +101,18 @@ def _storage_of(node: Node) -> Any:
     return node.storage
 
 
-def _same_operation(one: Node, other: Node) -> bool:
+def _same_operation(one: Node, other: Node, equal: Equal) -> bool:
     """Whether two nodes do the same with their sources."""
     return (
         one.op is other.op
         and one.outputs == other.outputs
         and one.device is other.device
         and one.requires_grad is other.requires_grad
-        and (one.storage is other.storage or _one_value(one, other))
+        and (
+            one.storage is other.storage
+            or _one_value(one, other)
+            or (one.storage is not None and other.storage is not None and equal(one, other))
+        )
         # A leaf without attributes stands for an argument: it is equal to itself alone.
         and (one.storage is not None or one.op.kind != "leaf" or bool(one.attributes))
         and len(one.sources) == len(other.sources)

@@ -276,6 +276,37 @@ def test_a_template_of_another_backward_pass_is_named(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.fast_paths
+def test_what_a_rule_computes_on_the_host_may_be_computed_twice() -> None:
+    """The gradient of a system is one that the host solves: each recording has its own values."""
+    a = tc.tensor([[2.0, 1.0], [0.0, 4.0]], device="emu", requires_grad=True)
+    for _ in range(2):
+        a.grad = None
+        tc.linalg.solve_triangular(a, tc.ones(2, 1, device="emu"), upper=True).sum().backward()
+        np.testing.assert_allclose(a.grad.numpy(), [[-0.1875, -0.125], [0, -0.03125]], rtol=1e-6)
+
+
+@pytest.mark.fast_paths
+def test_what_a_rule_computes_on_the_host_must_be_equal() -> None:
+    """A function of the user's whose gradient is another one at each call."""
+
+    class Counted(tc.autograd.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            Counted.calls += 1
+            return tc.tensor(np.full(3, float(Counted.calls), np.float32), device="emu")
+
+    x = tc.ones(3, device="emu", requires_grad=True)
+    with pytest.raises(TgcError, match="template of a backward pass: another graph"):
+        Counted.apply(x).sum().backward()
+
+
+@pytest.mark.fast_paths
 def test_a_plan_with_earlier_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lookup that does not know which numbers vary."""
     learn = PlanEntry._learn_numbers

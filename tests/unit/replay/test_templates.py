@@ -16,6 +16,7 @@ from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import elementwise
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.update_replay import Updates
+from tinygrad_cuda.replay.backward_template import BackwardTemplate
 from tinygrad_cuda.replay.subgraph_template import Deferred
 
 OPTIMIZERS: dict[str, Any] = {
@@ -250,3 +251,31 @@ def test_a_gradient_is_spent_and_kept_as_by_the_rules() -> None:
         y.backward()
         with pytest.raises(tc.TgcError, match="already used"):
             y.backward()
+
+
+def test_a_backward_template_looks_at_each_call_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over many calls is made a template in time that grows with their number."""
+    looks = 0
+    make = BackwardTemplate.__init__
+
+    def counting(reference: Any) -> Any:
+        def end() -> Any:
+            nonlocal looks
+            looks += 1
+            return reference()
+
+        return end
+
+    def counted(self: BackwardTemplate, *rest: Any) -> None:
+        for call in rest[-1].calls:
+            call.ends = tuple(counting(end) for end in call.ends)
+        make(self, *rest)
+
+    monkeypatch.setattr(BackwardTemplate, "__init__", counted)
+    x = tc.ones(3, device="cpu", requires_grad=True)
+    y = x
+    for _ in range(30):
+        y = F.gelu(y)
+    y.sum().backward()
+    assert 30 <= looks <= 60
+    np.testing.assert_allclose(x.grad.numpy(), x.grad.numpy()[0])
