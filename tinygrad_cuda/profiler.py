@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.utils.profiling.averages import EventList, FunctionEventAvg
+from tinygrad_cuda.utils.profiling.events import FunctionEvent
 from tinygrad_cuda.utils.profiling.memory_timeline import MemoryTimeline, predict_memory
 from tinygrad_cuda.utils.profiling.nvtx_ranges import emit_nvtx
 from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
@@ -21,9 +22,10 @@ from tinygrad_cuda.utils.profiling.session import (
 )
 
 __all__ = [
-    "EventList", "FunctionEventAvg", "MeasuredRoof", "MemoryTimeline", "ProfilerAction",
-    "ProfilerActivity", "emit_nvtx", "predict_memory", "profile", "record_function", "run_script",
-    "schedule", "supported_activities", "tensorboard_trace_handler",
+    "EventList", "FunctionEvent", "FunctionEventAvg", "MeasuredRoof", "MemoryTimeline",
+    "ProfilerAction", "ProfilerActivity", "emit_nvtx", "predict_memory", "profile",
+    "record_function", "run_script", "schedule", "supported_activities",
+    "tensorboard_trace_handler",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error

@@ -16,6 +16,8 @@ from tinygrad_cuda import nn
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.observer import Scopes, watched
 from tinygrad_cuda.profiler import profile, record_function, schedule
+from tinygrad_cuda.utils.profiling.averages import time_text
+from tinygrad_cuda.utils.profiling.events import RECORDING
 
 DEVICES = ("cpu", "emu")
 
@@ -90,6 +92,112 @@ def test_ops_of_a_plain_program(device: str) -> None:
     assert total.nbytes >= 4 * (16 * 32 + 32 * 8 + 16 * 8)
     assert found["realize"].count == 1
     assert c[0, 0].item() == 32
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_single_events(device: str) -> None:
+    """Ops as the host records them, inside their Modules and lines; kernels; copies; in order."""
+    step = training(device)
+    with profile(with_modules=True, with_stack=True) as p:
+        loss = step().item()
+    assert loss > 0
+    events = p.events()
+    assert [e.time_range.start for e in events] == sorted(e.time_range.start for e in events)
+    products = [e for e in events if e.kind == "op" and e.name == "matmul"]
+    assert len(products) >= 8  # three layers, but for what one block records like the other
+    first = products[0]
+    assert first.stack[:4] == ["Net", "Net.body", "Net.body.0", "Net.body.0.linear"]
+    assert "x + self.linear" in first.stack[-1] and first.input_shapes == [[4, 8], [8, 8]]
+    (backward,) = (e for e in events if e.name == "backward")
+    inside = [e for e in products if "backward" in e.stack]
+    assert len(inside) >= 5
+    assert all(e.time_range.end <= backward.time_range.end for e in inside)
+    kernels = [e for e in events if e.kind == "kernel"]
+    assert len(kernels) == sum(row.count for row in p.key_averages(by="kernel"))
+    assert {e.device for e in kernels} == {device} and sum(e.flops for e in kernels) > 0
+    assert [e.nbytes for e in events if e.name == "Memcpy DtoH"] == [4] * (device == "emu")
+    by_op, own = rows(p), sum(e.self_cpu_time_total for e in events)
+    assert sum(row.self_cpu_time_total for row in by_op.values()) == pytest.approx(own)
+    matmul = [e.cpu_time_total for e in products]
+    assert by_op["matmul"].cpu_time_total == pytest.approx(sum(matmul))
+
+
+def test_ops_are_recorded_as_before_and_after() -> None:
+    """A profiler leaves the methods that record ops as they were, after an error too."""
+    before = [vars(owner)[name] for owner, name in RECORDING]
+    with profile() as p:
+        tc.ones(3, device="cpu").exp()
+    assert [e.name for e in p.events() if e.kind == "op"][-2:] == ["constant", "exp"]
+    assert rows(p)["exp"].count == 1
+    with pytest.raises(ZeroDivisionError), profile():
+        assert [vars(owner)[name] for owner, name in RECORDING] != before
+        raise ZeroDivisionError
+    assert [vars(owner)[name] for owner, name in RECORDING] == before
+
+
+def test_stacks(tmp_path: Path) -> None:
+    """A line is outer;inner and microseconds; all lines of a device have its time."""
+    step = training("emu")
+    with profile(with_modules=True, with_stack=True) as p:
+        step()
+    path = tmp_path / "stacks.txt"
+    p.export_stacks(path)
+    text = path.read_text()
+    assert "Net;Net.body;Net.body.0;Net.body.0.norm;test_profiler.py" in text
+    p.export_stacks(path, "self_cuda_time_total")
+    lines = [line.rpartition(" ") for line in path.read_text().splitlines()]
+    assert any(stack.endswith(";matmul") for stack, _, _ in lines)
+    whole = p.key_averages().total_average().self_device_time_total
+    assert sum(int(time) for *_, time in lines) == pytest.approx(whole, abs=len(lines) + 50)
+    with pytest.raises(ArgumentError, match="metric"):
+        p.export_stacks(path, "flops")
+    with profile() as p:
+        step()
+    with pytest.raises(ArgumentError, match="with_stack=False"):
+        p.export_stacks(path)
+
+
+def test_copies_and_kernels_in_one_line() -> None:
+    with profile() as p:
+        (tc.tensor([1.0] * 100, device="cpu").to("emu") * 2).numpy()
+    averages = p.key_averages()
+    found = {row.key: row for row in averages}
+    to, kernels, back = averages.device_times
+    assert to == pytest.approx(found["Memcpy HtoD"].cpu_time_total) and to > 0
+    assert back == pytest.approx(found["Memcpy DtoH"].cpu_time_total) and back > 0
+    assert kernels == pytest.approx(averages.total_average().self_device_time_total)
+    (line,) = (line for line in averages.table().splitlines() if line.startswith("H2D "))
+    assert f"total {time_text(to + kernels + back)}" in line
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_activities(device: str) -> None:
+    """CPU is the host with NumPy's steps, CUDA the kernels and copies of the other devices."""
+    cpu, cuda = tc.profiler.ProfilerActivity.CPU, tc.profiler.ProfilerActivity.CUDA
+
+    def kinds(**options: Any) -> set[str]:
+        x = tc.ones(3, device=device)
+        with profile(**options) as p:
+            computed((x + 1).exp())
+        return {event.kind for event in p.events()}
+
+    kernels = {"kernel", "copy"} if device == "emu" else set()
+    host = {"op", "plan", "run"} | (set() if kernels else {"kernel"})
+    assert kinds(activities=[cuda]) == kernels == kinds(activities=[], use_cuda=True)
+    assert kinds(activities=[cpu]) - {"plan"} == host - {"plan"}
+    assert kinds(use_cuda=False) - {"plan"} == host - {"plan"}
+    assert kinds() - {"plan"} == (host | kernels) - {"plan"}
+    for wrong in ([], ["cpu"]):
+        with pytest.raises(ArgumentError, match="no activities"):
+            profile(activities=wrong)
+
+
+def test_a_column_of_flops() -> None:
+    x = tc.ones(100, 50, device="cpu")
+    for wanted in (False, True):
+        with profile(with_flops=wanted) as p:
+            computed(x.T @ x)
+        assert ("Total MFLOPs" in p.key_averages().table()) == wanted
 
 
 @pytest.mark.parametrize("device", DEVICES)

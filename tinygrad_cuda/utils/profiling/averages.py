@@ -33,11 +33,12 @@ class FunctionEventAvg:
         least_time: microseconds that the device needs for these at least, by its measured roof; 0
             where there is none.
         input_shapes, stack: what they were grouped by, if they were.
+        recorded: how often the host recorded the op.
     """
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.count = 0
+        self.count = self.recorded = 0
         self.cpu_time_total = self.self_cpu_time_total = 0.0
         self.device_time_total = self.self_device_time_total = 0.0
         self.forward_time = self.backward_time = 0.0
@@ -123,11 +124,21 @@ class EventList(list[FunctionEventAvg]):
         rows: what is in it.
         by: what they were grouped by.
         notes: lines that stand below each table.
+        device_times: microseconds of copies to the device, of kernels, and of copies back.
+        with_flops: whether tables have a column of FLOPs.
     """
 
-    def __init__(self, rows: Iterable[FunctionEventAvg], by: str, notes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        rows: Iterable[FunctionEventAvg],
+        by: str,
+        notes: Sequence[str],
+        device_times: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        with_flops: bool = False,
+    ) -> None:
         super().__init__(rows)
         self.by, self.notes = by, list(notes)
+        self.device_times, self.with_flops = device_times, with_flops
 
     def total_average(self) -> FunctionEventAvg:
         """All rows as one."""
@@ -184,9 +195,12 @@ class EventList(list[FunctionEventAvg]):
 
     def _sums(self) -> list[str]:
         total = self.total_average()
+        times = (*self.device_times, sum(self.device_times))
+        to, kernels, back, whole = map(time_text, times)
         return [
             f"Self CPU time total: {time_text(total.self_cpu_time_total)}",
             f"Self device time total: {time_text(total.self_device_time_total)}",
+            f"H2D {to}, kernels {kernels}, D2H {back}, total {whole}",
         ]
 
     def _columns(self, widths: tuple[int, int, int]) -> list[_Column]:
@@ -218,6 +232,8 @@ class EventList(list[FunctionEventAvg]):
             columns.append(
                 _Column("Source Location", lambda row: _cut(" ".join(row.stack), source))
             )
+        if self.with_flops:
+            columns.append(_Column("Total MFLOPs", lambda row: _rate(row.flops / 1e6)))
         columns += [
             _Column("GFLOP/s", lambda row: _rate(row.gflops_per_second)),
             _Column("GB/s", lambda row: _rate(row.gbytes_per_second)),
@@ -296,21 +312,30 @@ class Averages:
             return list(self.rows.values())
         if group == "op":
             for span in self.recorder.spans:
-                self._add_span(span, lines)
+                self._add_span(span, shapes, lines)
         for run in self.recorder.kernels:
             work = self.works.of(run.work)
             for node, share in work.shares:
                 self._add_node(group, run, work, node, share, shapes, lines)
         if group == "module":
             self._add_calls()
+        for row in self.rows.values():
+            row.count = row.count or row.recorded  # an op that was not computed
         return list(self.rows.values())
 
-    def _add_span(self, span: HostSpan, lines: bool) -> None:
+    def _add_span(self, span: HostSpan, shapes: bool, lines: bool) -> None:
         name = f"nn.Module: {span.name}" if span.kind == "module" else span.name
-        stack = [str(Site(*span.site))] if lines and span.site is not None else []
-        row = self.row(name, *stack)
-        row.stack = stack
-        row.count += 1
+        stack, more = [], []
+        if lines and span.site is not None:
+            stack.append(str(Site(*span.site[:2] if span.kind == "op" else span.site)))
+        if shapes and span.kind == "op":
+            more.append(str([list(shape) for shape in span.shapes]))
+        row = self.row(name, *more, *stack)
+        row.stack, row.input_shapes = stack, more[0] if more else ""
+        if span.kind == "op":
+            row.recorded += 1  # `count` is how often the device computed it
+        else:
+            row.count += 1
         whole = (span.end - span.start) * _MICRO
         row.cpu_time_total += whole
         row.self_cpu_time_total += whole - span.inner * _MICRO

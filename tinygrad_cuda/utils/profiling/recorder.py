@@ -6,7 +6,7 @@ It only appends while the program runs; names, costs and sums are made afterward
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -16,14 +16,15 @@ from tinygrad_cuda.backend.cuda.cupti import TimedKernel
 from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.core.observer import LineScope, scopes
-from tinygrad_cuda.graph.node import current_site
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import Node, Op, current_site
 
 
 class HostSpan(NamedTuple):
     """Work of the host; times in nanoseconds of `perf_counter_ns`.
 
     Attributes:
-        kind: see `Observer.span`.
+        kind: see `Observer.span`; ``op`` where one was recorded.
         name: of a Module its path.
         thread: its number.
         start, end: when.
@@ -31,6 +32,7 @@ class HostSpan(NamedTuple):
         nbytes: that a copy moved.
         site: the user's line, where lines are recorded.
         depth: how many spans of the thread are around it.
+        shapes: of the operands of a recorded op.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class HostSpan(NamedTuple):
     nbytes: int
     site: RawSite | None
     depth: int
+    shapes: tuple[Shape, ...] = ()
 
 
 class KernelRun(NamedTuple):
@@ -95,6 +98,8 @@ class ProfileRecorder:
         lines: note the user's line of each span.
         memory: note the memory of each plan that runs.
         single_launches: launch kernels of replayed programs one by one, to time each.
+        host: note spans of the host, and NumPy's steps.
+        device: note kernels and copies of other devices.
 
     Attributes:
         spans, kernels: in the order in which they ended.
@@ -103,8 +108,15 @@ class ProfileRecorder:
     """
 
     def __init__(
-        self, modules: bool, lines: bool, memory: bool = False, single_launches: bool = True
+        self,
+        modules: bool,
+        lines: bool,
+        memory: bool = False,
+        single_launches: bool = True,
+        host: bool = True,
+        device: bool = True,
     ) -> None:
+        self.host, self.device = host, device
         self.modules, self.lines, self.memory = modules, lines, memory
         self.single_launches = single_launches
         self.spans: list[HostSpan] = []
@@ -133,22 +145,43 @@ class ProfileRecorder:
 
     @contextmanager
     def _timed(self, kind: str, name: str, nbytes: int = 0) -> Iterator[None]:
-        inner = self._open.inner
-        inner.append(0)
+        self._open.inner.append(0)
         site = current_site() if self.lines and kind != "module" else None
         start = perf_counter_ns()
         try:
             yield
         finally:
-            end = perf_counter_ns()
-            within = inner.pop()
-            if inner:
-                inner[-1] += end - start
-            if self.keep:
-                thread = threading.get_ident()
-                self.spans.append(
-                    HostSpan(kind, name, thread, start, end, within, nbytes, site, len(inner))
-                )
+            self._close(kind, name, start, nbytes, site)
+
+    def _close(
+        self, kind: str, name: str, start: int, nbytes: int = 0, site: RawSite | None = None,
+        shapes: tuple[Shape, ...] = (),
+    ) -> None:  # fmt: skip
+        """The innermost open span ends."""
+        end = perf_counter_ns()
+        inner = self._open.inner
+        within = inner.pop()
+        if inner:
+            inner[-1] += end - start
+        if self.keep and (self.device if kind == "copy" else self.host):
+            thread = threading.get_ident()
+            span = kind, name, thread, start, end, within, nbytes, site, len(inner), shapes
+            self.spans.append(HostSpan(*span))
+
+    def record(
+        self, method: Callable[..., Node], op: Op, sources: Any, attributes: dict[str, Any]
+    ) -> Node:
+        """Has an op recorded, and notes how long that took."""
+        self._open.inner.append(0)
+        node: Node | None = None
+        start = perf_counter_ns()
+        try:
+            node = method(op, *sources, **attributes)
+            return node
+        finally:
+            site = node.site if self.lines and node is not None else None
+            shapes = () if node is None else tuple([source.shape for source in node.sources])
+            self._close("op", op.name, start, 0, site, shapes)
 
     def call(self, module: Any) -> AbstractContextManager[Any] | None:
         """What a Module's call is to stand in; None from inside of it."""
@@ -185,7 +218,7 @@ class ProfileRecorder:
         self, device: Device, work: Any, start: int, end: int, nanoseconds: float | None = None
     ) -> None:
         """One kernel, or one NumPy step, has run."""
-        if self.keep:
+        if self.keep and (self.host if device.kind == "cpu" else self.device):
             took = float(end - start) if nanoseconds is None else nanoseconds
             clock = "host" if nanoseconds is None else "events"
             self.kernels.append(KernelRun(device, work, start, end, took, clock))

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Self, TypeVar
@@ -29,16 +29,24 @@ from tinygrad_cuda.utils.profiling.averages import (
     EventList,
     roofline_points,
 )
+from tinygrad_cuda.utils.profiling.events import (
+    FunctionEvent,
+    copies_and_kernels,
+    events,
+    recorded_ops,
+    stacks,
+)
 from tinygrad_cuda.utils.profiling.memory_timeline import MemoryTimeline, PlanMemory
 from tinygrad_cuda.utils.profiling.recorder import HostSpan, ProfileRecorder
 from tinygrad_cuda.utils.profiling.roof import MeasuredRoof, roof_of
 from tinygrad_cuda.utils.profiling.work import Works
 
 F = TypeVar("F", bound=Callable[..., Any])
+METRICS = "self_cpu_time_total", "self_cuda_time_total", "self_device_time_total"
 
 
 class ProfilerActivity(enum.Enum):
-    """What is profiled, by PyTorch's names; here both are always recorded."""
+    """What is profiled, by PyTorch's names: the host with NumPy's steps, and the other devices."""
 
     CPU = 0
     CUDA = 2
@@ -175,16 +183,22 @@ class profile:
     `cupti-python` (extra ``profile``) they are replayed, and CUPTI times their kernels.
 
     Args:
-        activities: accepted as in PyTorch; the host and the device are both recorded.
+        activities: ``CPU`` for the host and NumPy's steps, ``CUDA`` for kernels and copies of
+            ``cuda`` and ``emu``; both if left out. Without ``CUDA`` replayed graphs run as they do
+            without a profiler.
         schedule: gives the action of each step; without it everything is recorded.
         on_trace_ready: called with the profiler when a recording is complete.
         record_shapes: whether `key_averages` can group by shapes of inputs.
         profile_memory: note the memory of each plan, for `memory_timeline` and traces.
         with_stack: note lines: programs are planned and traced anew, so that each has its own.
-        with_flops: accepted as in PyTorch; FLOPs are always counted, by the model of cost.
+        with_flops: tables have a column of FLOPs, which are counted by the model of cost.
         with_modules: note the Module of each op, as `with_stack` does its line.
-        experimental_config, execution_trace_observer, acc_events, use_cuda,
-            custom_trace_id_callback: accepted as in PyTorch.
+        use_cuda: adds ``CUDA`` to the activities, or takes it away.
+        experimental_config, execution_trace_observer, acc_events, custom_trace_id_callback:
+            accepted as in PyTorch.
+
+    Raises:
+        ArgumentError: no activity is left, or one is no `ProfilerActivity`.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -214,7 +228,13 @@ class profile:
         self._ready = on_trace_ready
         self.record_shapes, self.profile_memory = record_shapes, profile_memory
         self.with_stack, self.with_modules = with_stack, with_modules
-        self.recorder = ProfileRecorder(with_modules, with_stack, profile_memory, True)
+        self.with_flops = with_flops
+        self.activities = _activities(activities, use_cuda)
+        host, device = (kind in self.activities for kind in ProfilerActivity)
+        self.recorder = ProfileRecorder(
+            with_modules, with_stack, profile_memory, device, host, device
+        )
+        self._ops: AbstractContextManager[None] = nullcontext()
         self.works = Works()
         self.step_num = 0
         self.current_action = ProfilerAction.NONE
@@ -287,7 +307,7 @@ class profile:
     def _begin(self) -> None:
         refuse_second("profile")
         settle()
-        if registry.usable("cuda"):
+        if ProfilerActivity.CUDA in self.activities and registry.usable("cuda"):
             self._activity = kernel_activity()
             self.recorder.single_launches = self._activity is None
         if self.with_stack or self.with_modules:
@@ -298,9 +318,14 @@ class profile:
             realize.run_cached_plan = realize.trace_always
             record_scopes(LineScope("user", "", None))
         watched.observer = self.recorder
+        if self.recorder.host:
+            self._ops = recorded_ops(self.recorder)
+            self._ops.__enter__()
 
     def _end(self) -> None:
         watched.observer = None
+        ops, self._ops = self._ops, nullcontext()
+        ops.__exit__(None, None, None)
         if self.with_stack or self.with_modules:
             realize.run_cached_plan = self._lookup
             record_scopes(None)
@@ -354,7 +379,48 @@ class profile:
             )  # fmt: skip
         averages = Averages(self.recorder, self.works, self.roofs())
         rows = averages.by(by, group_by_input_shape, group_by_stack_n > 0 and self.with_stack)
-        return EventList(rows, by, self.notes())
+        times = copies_and_kernels(self.recorder)
+        return EventList(rows, by, self.notes(), times, self.with_flops)
+
+    def events(self) -> list[FunctionEvent]:
+        """Each event by itself, in the order in which they began: work of the host, and kernels.
+
+        An op of the host is one that was recorded; calls whose graph was recorded before, and
+        compiled ones, are one event together.
+
+        Example:
+            >>> import tinygrad_cuda as tc
+            >>> with tc.profiler.profile() as p:
+            ...     x = tc.ones(4, device="cpu") * 2
+            >>> [event.input_shapes for event in p.events() if event.kind == "op"][-1]
+            [[4], [4]]
+        """
+        return events(self.recorder, self.works)
+
+    def export_stacks(
+        self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
+    ) -> None:
+        """Writes a line for each stack, ``outer;inner MICROSECONDS``: input of a flame graph.
+
+        Frames are ranges, Modules, the line and the op.
+
+        Args:
+            path: of the file.
+            metric: ``self_cpu_time_total`` of the host, or ``self_cuda_time_total`` (or
+                ``self_device_time_total``) of kernels, divided among the ops that they fuse.
+
+        Raises:
+            ArgumentError: `with_stack` is not given, or another metric.
+        """
+        if metric not in METRICS or not self.with_stack:
+            raise ArgumentError(
+                "export_stacks", "nothing to write",
+                expect=f"profile(with_stack=True), metric one of {', '.join(METRICS)}",
+                actual=f"with_stack={self.with_stack}, metric={metric!r}",
+            )  # fmt: skip
+        sums = stacks(self.recorder, self.works, metric != METRICS[0])
+        lines = [f"{stack} {time:.0f}\n" for stack, time in sums.items() if time >= 0.5]
+        Path(path).write_text("".join(lines), encoding="utf-8")
 
     def roofs(self) -> dict[Device, MeasuredRoof]:
         """What the GPUs among the devices can do at most, each measured once."""
@@ -447,6 +513,26 @@ class profile:
 
     def __repr__(self) -> str:
         return f"<profile {self.current_action.name}, step {self.step_num}>"
+
+
+def _activities(
+    given: Iterable[ProfilerActivity] | None, use_cuda: bool | None
+) -> set[ProfilerActivity]:
+    """What is to be recorded.
+
+    Raises:
+        ArgumentError: nothing, or something else.
+    """
+    chosen = set(ProfilerActivity if given is None else given)
+    if use_cuda is not None:
+        chosen = chosen - {ProfilerActivity.CUDA} | ({ProfilerActivity.CUDA} if use_cuda else set())
+    if not chosen or not all(isinstance(kind, ProfilerActivity) for kind in chosen):
+        raise ArgumentError(
+            "profile", "no activities to record",
+            expect="some of ProfilerActivity.CPU, ProfilerActivity.CUDA",
+            actual=", ".join(map(str, chosen)) or "none",
+        )  # fmt: skip
+    return chosen
 
 
 def refuse_second(op: str) -> None:
