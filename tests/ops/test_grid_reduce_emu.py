@@ -19,7 +19,7 @@ from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen import pack
 from tinygrad_cuda.lowering.codegen.skeleton import Exchange
-from tinygrad_cuda.lowering.schedule import fuse_grid_reduce, grouping
+from tinygrad_cuda.lowering.schedule import fuse_grid_reduce, fusion
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.skeletons import grid_reduce as texts
 from tinygrad_cuda.lowering.target import Target
@@ -36,7 +36,7 @@ def small_is_large(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     device_or_skip("emu", request)
-    monkeypatch.setattr(grouping, "LONG_ROW", 1 << 10)
+    monkeypatch.setattr(fusion, "LONG_ROW", 1 << 10)
     monkeypatch.setattr(Target, "cached", 0)
     cache.clear()
     yield

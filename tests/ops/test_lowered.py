@@ -15,7 +15,7 @@ from execution import Batch
 
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.lowering.lower import lower
-from tinygrad_cuda.lowering.schedule import fuse_column_sums, fuse_grid_reduce, grouping
+from tinygrad_cuda.lowering.schedule import fuse_column_sums, fuse_grid_reduce, fusion
 from tinygrad_cuda.lowering.target import Target
 
 TARGET = replace(Target.h200(), multiprocessors=8, co_resident=((1, 1), (2, 1)))
@@ -27,7 +27,7 @@ def test_what_the_schedule_promises_is_generated(
     name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values, gradients and second derivatives of every smooth sample."""
-    monkeypatch.setattr(grouping, "LONG_ROW", 8)
+    monkeypatch.setattr(fusion, "LONG_ROW", 8)
     monkeypatch.setattr(Target, "cached", 0)
     monkeypatch.setattr(fuse_grid_reduce, "LEAST_TILE", 16)
     monkeypatch.setattr(fuse_column_sums, "ROWS_A_BLOCK", 1)

@@ -7,11 +7,16 @@ from math import prod
 from tinygrad_cuda.graph.ops.elementwise import contiguous
 from tinygrad_cuda.graph.ops.movement import permute
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope, Stores, is_wide
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    KernelParams,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED, vector_width
 from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages

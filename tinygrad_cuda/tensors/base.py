@@ -19,7 +19,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError, TgcError
+from tinygrad_cuda.core.errors import ArgumentError, GradientError, RawSite, ShapeError, TgcError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
@@ -432,6 +432,54 @@ class TensorBase:
         return contiguous_strides(self.node.shape) if self._strides is None else self._strides
 
     # Values --------------------------------------------------------------------------------
+
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """The value as a NumPy array.
+
+        On cpu it shares memory with this Tensor: a write to one shows in the other, and in views
+        of this Tensor. Clones, recorded gradients and whatever else has the value keep theirs.
+        Elsewhere it is a copy.
+
+        Args:
+            force: of a Tensor that requires grad too, without its history.
+
+        Raises:
+            GradientError: the Tensor requires grad, and `force` is not given.
+        """
+        if self.requires_grad and force:
+            return self.with_chain(self.chain_without_history()).exported()
+        if self.requires_grad:
+            raise GradientError(
+                "numpy",
+                "the tensor requires grad",
+                expect="a tensor without history, since NumPy records none",
+                actual=made_by(self.node),
+                hint="use .detach().numpy()",
+            )
+        return self.exported()
+
+    def item(self) -> Any:
+        """The one element as a Python number.
+
+        Raises:
+            ArgumentError: there is not exactly one element.
+        """
+        number = self.number()
+        if number is not None:
+            return number
+        if prod(self.node.shape) != 1:
+            raise ArgumentError(
+                "item",
+                "only one element can become a Python number",
+                expect="1 element",
+                actual=f"{prod(self.node.shape)} elements, shape {tuple(self.shape)}",
+                hint="use .tolist(), or reduce first, e.g. .sum().item()",
+            )
+        return self.array().item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.array().tolist()
 
     def realized(self) -> Node:
         """The node, with its storage; takes everything pending on the device with it."""

@@ -128,31 +128,6 @@ class Tensor(
 
     # Values --------------------------------------------------------------------------------
 
-    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
-        """The value as a NumPy array.
-
-        On cpu it shares memory with this Tensor: a write to one shows in the other, and in views
-        of this Tensor. Clones, recorded gradients and whatever else has the value keep theirs.
-        Elsewhere it is a copy.
-
-        Args:
-            force: of a Tensor that requires grad too, without its history.
-
-        Raises:
-            GradientError: the Tensor requires grad, and `force` is not given.
-        """
-        if self.requires_grad and force:
-            return self.detach().exported()
-        if self.requires_grad:
-            raise GradientError(
-                "numpy",
-                "the tensor requires grad",
-                expect="a tensor without history, since NumPy records none",
-                actual=made_by(self.node),
-                hint="use .detach().numpy()",
-            )
-        return self.exported()
-
     def __dlpack__(
         self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None, copy: bool | None = None,
@@ -225,29 +200,6 @@ class Tensor(
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return ufuncs.applied(self, ufunc, method, inputs, options)
-
-    def item(self) -> Any:
-        """The one element as a Python number.
-
-        Raises:
-            ArgumentError: there is not exactly one element.
-        """
-        number = self.number()
-        if number is not None:
-            return number
-        if prod(self.node.shape) != 1:
-            raise ArgumentError(
-                "item",
-                "only one element can become a Python number",
-                expect="1 element",
-                actual=f"{self.numel()} elements, shape {tuple(self.shape)}",
-                hint="use .tolist(), or reduce first, e.g. .sum().item()",
-            )
-        return self.array().item()
-
-    def tolist(self) -> Any:
-        """The values as nested lists of Python numbers."""
-        return self.array().tolist()
 
     def __repr__(self) -> str:
         return representation.text(self)

@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.emit import stages
-from tinygrad_cuda.lowering.schedule import fuse_column_sums, fuse_grid_reduce, grouping
+from tinygrad_cuda.lowering.schedule import fuse_column_sums, fuse_grid_reduce, fusion
 from tinygrad_cuda.lowering.schedule.kernel_dag import GridTiles, Kernel
 from tinygrad_cuda.lowering.target import Target
 
@@ -29,7 +29,7 @@ SMALL = replace(Target.h200(), multiprocessors=64, co_resident=((1, 1), (2, 1)))
 
 @pytest.fixture
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "LONG_ROW", 32)
+    monkeypatch.setattr(fusion, "LONG_ROW", 32)
     monkeypatch.setattr(Target, "cached", 0)
     monkeypatch.setattr(fuse_grid_reduce, "LEAST_TILE", 64)
     monkeypatch.setattr(fuse_grid_reduce, "REGISTERS", {2: 8, 1: 24})

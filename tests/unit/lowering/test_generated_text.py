@@ -8,7 +8,7 @@ import pytest
 from programs import family, launches_of
 
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
-from tinygrad_cuda.lowering.codegen.params import KernelParams
+from tinygrad_cuda.lowering.codegen.skeleton import KernelParams
 
 CLUMSY = {
     "neutral arithmetic": r" [*/%] 1\b(?!\.)| [+-] 0\b(?!\.)|(?<![\w.])0 [+*/%] |(?<![\w.])1 \* ",

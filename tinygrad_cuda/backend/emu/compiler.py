@@ -118,7 +118,7 @@ def compile_source(source: str, further: tuple[str, ...] = ()) -> Path:
     if path in _checked and path.exists():
         return path
     if not _is_whole(path):
-        with _lock_of(key):
+        with _locks[int(key[:2], 16)]:
             if not _is_whole(path):  # else another thread has built it meanwhile
                 _build(source, folder, key, further)
     _checked.add(path)
@@ -150,12 +150,9 @@ def _headers() -> str:
 
 # The cache --------------------------------------------------------------------------------------
 
-_locks: dict[str, threading.RLock] = {}  # of sources that this process builds
+# A source has one of these while this process builds it, by the first byte of its key.
+_locks = [new_lock() for _ in range(256)]
 _checked: set[Path] = set()  # entries that this process has verified or made
-
-
-def _lock_of(key: str) -> threading.RLock:
-    return _locks.setdefault(key, new_lock())
 
 
 def _folder() -> Path:

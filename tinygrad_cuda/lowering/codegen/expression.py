@@ -1,28 +1,32 @@
 """Values as text: a node at symbolic coordinates becomes statements of a kernel's body.
 
-Movement ops change coordinates, loads and elementwise ops become named temporaries, and each
-statement stands in the outermost loop that knows all it needs.
+Movement ops change coordinates, loads and elementwise ops become named temporaries, each statement
+stands in the outermost loop in which all it reads is defined, and stores end the body. What
+variables are called and how numbers are written is here, too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import prod
+from math import isinf, isnan, prod
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType, float16
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.ops import common, indexing, reduction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.program import Argument
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
-from tinygrad_cuda.lowering.codegen.names import value_stem
-from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
+from tinygrad_cuda.lowering.codegen.skeleton import KernelParams
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_value, value_of_nothing
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.narrowing import is_power_below_one
+from tinygrad_cuda.lowering.schedule.resources import THREADS
 
 EARLY = 48  # registers of a thread for operands that are loaded before the first loop needs them
 VECTOR = 16  # bytes of a load at most
@@ -606,3 +610,158 @@ def expression(node: Node, operands: list[str], short: bool = False) -> str:
         dtype = node.sources[0].dtype
         text = text(float16 if short and not dtype.is_half else dtype)
     return _CALL.sub(r"tgc_\1(", text).format(*operands)
+
+
+class Stores:
+    """The stores of a kernel's body.
+
+    Attributes:
+        after: statements that follow the lane loop: the vectors that it filled.
+    """
+
+    def __init__(self, writer: Evaluator, kernel: Kernel) -> None:
+        self.writer = writer
+        self.kernel = kernel
+        self.after: list[str] = []
+        for node in kernel.stores:
+            while node.op is common.assign:
+                node = node.sources[1]
+            writer.stored.add(node)
+
+    def put(self, node: Node, index: Index, value: str, condition: str = "") -> None:
+        """Stores `value` as element `index` of a node, if `condition` holds."""
+        writer = self.writer
+        depth = len(writer.scopes) - 1
+        if node.dtype.is_half:  # the store rounds; of float32, a cast keeps the rounded value
+            value = writer.unrounded.get(value, value)
+        value, condition = self._guarded(node, index, value, condition)
+        pointer = writer.words.write(node)
+        test = f"if ({condition}) " if condition else ""
+        lane = writer.lane
+        vector = lane is not None and lane.width > 1
+        if vector:
+            assert lane is not None
+            split = ix.split_lane(index, lane.variable)
+            fits = lane.width * node.dtype.itemsize <= 16
+            if fits and split and split[0] == 1 and ix.divisible(split[1], lane.width):
+                name = writer.fresh(f"{pointer.removeprefix('p.')}x{lane.width}")
+                ctype = node.dtype.c
+                if node.dtype.is_half:  # rounded in pairs
+                    writer.scopes[-2].lines.append(f"float {name}[{lane.width}];")
+                    writer.scopes[-1].lines.append(f"{name}[{lane.name}] = {value};")
+                    self.after.append(
+                        f"{test}tgc_store_vector({pointer}, {writer.index_text(split[1])}, "
+                        f"tgc_rounded<{ctype}>({name}));"
+                    )
+                    return
+                writer.scopes[-2].lines.append(f"tgc_vector<{ctype}, {lane.width}> {name};")
+                writer.scopes[-1].lines.append(
+                    f"{name}.at[{lane.name}] = tgc_to_storage<{ctype}>({value});"
+                )
+                self.after.append(
+                    f"{test}tgc_store_vector({pointer}, {writer.index_text(split[1])}, {name});"
+                )
+                return
+        line = f"{test}tgc_store({pointer}, {writer.index_text(index)}, {value});"
+        writer.scopes[depth].lines.append(line)
+
+    def _guarded(self, node: Node, index: Index, value: str, condition: str) -> tuple[str, str]:
+        """An assign keeps the old value while an error waits to be reported."""
+        if node.op is not common.assign:
+            return value, condition
+        writer = self.writer
+        memo = writer.scopes[0].memo
+        if "failed" not in memo:
+            text = f"tgc_load({writer.words.error()}, 0) != 0ull"
+            writer.scopes[0].lines.append(f"const bool failed = {text};")
+            memo["failed"] = "failed"
+        if node in self.kernel.overwrites:
+            return value, f"!failed && {condition}" if condition else "!failed"
+        old = node
+        while old.op is common.assign:
+            old = old.sources[0]
+        if old.op is not common.buffer:
+            return value, condition
+        return f"failed ? {writer.load(old, index, ())} : {value}", condition
+
+
+def is_wide(kernel: Kernel) -> bool:
+    """Whether some index of the kernel may pass 2**31."""
+    nodes = [*kernel.stores, *kernel.reads, *kernel.nodes]
+    nodes += [source for node in kernel.nodes for source in node.sources]
+    return kernel.numel + THREADS * 8 > ix.INT_MAX or any(
+        prod(shape) > ix.INT_MAX for node in nodes for shape, _ in node.outputs
+    )
+
+
+def value_stem(node: Node) -> str:
+    """What a value is called: a statistic's usual name, or its op's."""
+    name = _statistic(node) or re.sub(r"\W|_$", "", node.op.name)
+    return f"{name}_" if name[-1].isdigit() else name  # log2_0, not the third of log
+
+
+def _statistic(node: Node) -> str:
+    """The name of a mean, a variance, or the reciprocal of their root; else nothing."""
+    if node.op is ew.rsqrt:
+        shifted = _value(node.sources[0])
+        parts = map(_value, shifted.sources) if shifted.op is ew.add else ()
+        names = {_statistic(part) for part in parts}
+        return "rstd" if "var" in names else "rrms" if "mean_square" in names else ""
+    if node.op is ew.mul:
+        for one, other in (node.sources, node.sources[::-1]):
+            total, factor = _value(one), _value(other).attributes.get("value")
+            if isinstance(factor, int | float):
+                if total.op is common.output and total.sources[0].op is reduction.welford:
+                    return "var"
+                if total.op is reduction.sum and _is_reciprocal(factor, total):
+                    return _mean_of(_value(total.sources[0]))
+    return ""
+
+
+def _mean_of(summed: Node) -> str:
+    if summed.op is not ew.mul or summed.sources[0] is not summed.sources[1]:
+        return "mean"
+    return "var" if _value(summed.sources[0]).op is ew.sub else "mean_square"
+
+
+def _is_reciprocal(factor: float, total: Node) -> bool:
+    count = prod(total.sources[0].shape) // max(prod(total.shape), 1)
+    return abs(factor * count - 1) < 1e-3
+
+
+def _value(node: Node) -> Node:
+    """The value behind movements, casts and names."""
+    while node.op.kind == "movement" or node.op in TRANSPARENT or node.op is ew.cast:
+        node = node.sources[0]
+    return node
+
+
+def literal(value: Any, dtype: DType) -> str:
+    """A number as C text of the dtype's compute type."""
+    with np.errstate(all="ignore"):
+        item = np.asarray(value).astype(dtype.numpy)
+    if dtype.name == "bool":
+        return "true" if item else "false"
+    if dtype.category == 1:
+        number = int(item)
+        if number == -(2**63):
+            return "(-9223372036854775807LL - 1)"
+        text = str(number) + ("LL" if dtype.itemsize == 8 else "")
+        if number == -(2**31) and dtype.itemsize == 4:
+            return "(-2147483647 - 1)"
+        if dtype.itemsize < 4:  # C has no literals of these types, and templates compare types
+            return f"({dtype.compute}){text}"
+        return f"({text})" if number < 0 else text
+    real = float(item)
+    cast = "" if dtype.compute == "float" else "(double)"
+    if isnan(real):
+        return f"({cast}NAN)"
+    if isinf(real):
+        return f"({cast}{'-' if real < 0 else ''}INFINITY)"
+    text = repr(real) if dtype.compute == "double" else _short_float(real)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _short_float(number: float) -> str:
+    text = str(np.float32(number))
+    return (text if any(mark in text for mark in ".e") else text + ".0") + "f"

@@ -1,9 +1,13 @@
-"""Skeletons with holes, filled: text in, text out; and what a filled one is to a launch."""
+"""Skeletons with holes, filled: text in, text out; and what a filled one is to a launch.
+
+A stage is a filled skeleton with its name, its comment and the structure of its parameters.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -11,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.program import Argument
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS as THREADS
@@ -23,8 +28,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _NAME = "TGC_NAME"
 WIDTH = 112  # characters of a line of generated text
 _BREAKS = ((", ", " ? ", " : ", " && ", " || ", " = "), (" + ", " - ", " * ", " / ", " % "))
-
-
+STATISTICS = frozenset(("mean", "var", "mean_square", "rstd", "rrms"))  # they need no number
 MAP_WORDS = 16  # of a tensor map, which lies at a multiple of half its size
 
 
@@ -103,6 +107,77 @@ class Exchange:
     nobody else's."""
 
     nbytes: int
+
+
+class KernelParams:
+    """The parameters of a stage, in the order of their first use, and its variables' names."""
+
+    def __init__(self) -> None:
+        self.list: list[KernelParam] = []
+        self._names: dict[Any, str] = {}
+        self._counts: dict[str, int] = {}  # parameters of each stem
+        self._variables: dict[str, int] = {}  # variables of each stem
+
+    def fresh(self, stem: str) -> str:
+        """A name that no variable has yet: exp0, exp1; `mean` and the parameter in0 come bare."""
+        number = self._variables.get(stem, 0)
+        self._variables[stem] = number + 1
+        bare = stem in STATISTICS or stem[-1].isdigit()
+        if bare and not number:
+            return stem
+        return f"{stem}_{number}" if bare else f"{stem}{number}"
+
+    def _add(self, key: Any, stem: str, kind: str, item: Any, ctype: str, write: bool) -> str:
+        if key not in self._names:
+            number = self._counts.get(stem, 0)
+            self._counts[stem] = number + 1
+            name = stem if stem == "error" else f"{stem}{number}"
+            self.list.append(KernelParam(kind, item, f"{ctype} {name}", write))
+            self._names[key] = f"p.{name}"
+        return self._names[key]
+
+    def read(self, node: Node) -> str:
+        return self._add(("in", node), "in", "value", node, f"const {node.dtype.c}*", False)
+
+    def name(self, node: Node) -> str:
+        """What an operand is called: its parameter's name."""
+        return self.read(node).removeprefix("p.")
+
+    def write(self, node: Node) -> str:
+        return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", True)
+
+    def argument(self, argument: Argument, ctype: str) -> str:
+        """A number of the program, which lies in memory; see `wrapped`."""
+        item = argument.position, ctype
+        pointer = self._add((argument, ctype), "number", "argument", item, f"const {ctype}*", False)
+        return pointer.removeprefix("p.")
+
+    def number(self, value: Any, ctype: str) -> str:
+        """A number of a node's attribute: a word if runs may change it, else a literal."""
+        if isinstance(value, Argument):
+            return self.argument(value, ctype)
+        return str(float(value)) if ctype == "double" else f"{int(value)}LL"
+
+    def scratch(self, scratch: Scratch, ctype: str, write: bool) -> str:
+        return self._add(scratch, "partial", "scratch", scratch, f"{ctype}*", write)
+
+    def exchange(self, memory: Exchange) -> str:
+        return self._add(memory, "words", "exchange", memory, "unsigned long long*", True)
+
+    def tensor_maps(self, maps: Sequence[TensorMap]) -> list[str]:
+        """Tensor maps, before all other parameters, which end at a map's alignment."""
+        names = [f"map_{self.name(tensor.node)}" for tensor in maps]
+        if len(set(names)) < len(names):  # one value with both operands
+            names = [f"{name}_{number}" for number, name in enumerate(names)]
+        rest = KernelParam("unused", None, "")
+        for name, tensor in zip(reversed(names), reversed(maps)):
+            word = KernelParam("map", tensor, f"tgc_tensor_map {name}")
+            self.list[:0] = [word, *[rest] * (MAP_WORDS - 1)]
+        self.list += [rest] * (-len(self.list) % (MAP_WORDS // 2))
+        return [f"p.{name}" for name in names]
+
+    def error(self) -> str:
+        return self._add("error", "error", "error", None, "unsigned long long*", True)
 
 
 @dataclass(eq=False)
@@ -218,6 +293,22 @@ def _broken(line: str) -> list[str]:
         pieces.append(line[:cut].rstrip())
         line = start + line[cut:]
     return [*pieces, line]
+
+
+def stem(kernel: Kernel) -> str:
+    """The readable part of a kernel's name: its kind and its most telling ops."""
+    silent = {"reshape", "permute", "expand", "cast", "assign", "output", "slice"}
+    names = [node.op.name for node in kernel.nodes if node.op.name not in silent]
+    anchors = [node.op.name for node in kernel.anchors] or names
+    chosen = list(dict.fromkeys(anchors + names))[:5] or ["copy"]
+    return re.sub(r"\W", "", "_".join(dict.fromkeys([kernel.kind, *chosen])))
+
+
+def comment(kernel: Kernel, shape: str, blocks: int) -> str:
+    """What stands above a kernel: what it makes and its launch; `wrapped` adds what it moves."""
+    made = "; ".join(f"{node.op.name} {node.shape} {node.dtype.name}" for node in kernel.stores)
+    names = " ".join(node.op.name for node in kernel.nodes if node.op.kind != "movement")
+    return f"{shape}: {names or 'copy'}.\nStores {made}.\nGrid {blocks} x {THREADS} threads"
 
 
 def wrapped(

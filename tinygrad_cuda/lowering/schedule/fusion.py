@@ -1,18 +1,31 @@
-"""How values reach their readers, and which of them every reader computes for itself.
+"""Which nodes share a kernel: how values reach their readers, and groups that grow along them.
 
 Everything is decided on shapes: a signature says how rows and reduced axes alternate in memory.
+Groups grow from producers to consumers; each records the reason why it did not grow further.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, movement
+from tinygrad_cuda.graph.node import Node, Op, topological
+from tinygrad_cuda.graph.ops import (
+    attention,
+    common,
+    contraction,
+    convolution,
+    elementwise,
+    indexing,
+    movement,
+    recurrence,
+    winograd,
+)
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
+from tinygrad_cuda.lowering.target import Target
 
 # How an operand's elements line up with those of its reader.
 FLAT = "flat"  # element k of one meets element k of the other, row-major
@@ -30,6 +43,13 @@ ALONE = {  # kinds of kernels that take elementwise readers of their results onl
     "contract": "a contraction has a kernel of its own",
     "winograd": "a Winograd transform has a kernel of its own",
 }
+NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
+ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
+SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
+TRANSFORMS = winograd.ROWS
+WHOLE = ("scatter", "attention", "recurrence")  # kinds of kernels that take no other node
+FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
+SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
 
 TRANSPARENT = (common.variable, common.detach, common.custom)
 
@@ -293,3 +313,416 @@ def lines_up(group: IterationSpace, edge: Edge, reader: Node) -> bool:
     if length_of(group.sign) == 1:
         return edge.kind == FLAT or edge.signature == group.sign
     return edge.kind == BROADCAST and edge.signature == group.sign
+
+
+class Group:
+    """Nodes that are to share a kernel.
+
+    Attributes:
+        kind: ``map``, ``row``, ``col``, ``contract``, ``winograd``, ``scatter``, ``attention`` or
+            ``recurrence``.
+        numel: elements of the space the kernel walks.
+        sign: of a row or col kernel, which reduces `rows` lines.
+        members: in topological order; `anchors` are its reductions, contraction or scatter.
+        reduction_dependent: members that depend on an anchor.
+        one_phase: whether its operands are read once: of columns, and of few long rows, which are
+            split over several blocks.
+        update: it makes the new values of an optimizer's step.
+        target: the machine; fewer rows than it has multiprocessors are split.
+    """
+
+    __slots__ = (
+        "kind",
+        "numel",
+        "sign",
+        "rows",
+        "members",
+        "anchors",
+        "reduction_dependent",
+        "one_phase",
+        "update",
+        "target",
+        "why",
+    )
+
+    def __init__(self, node: Node, update: bool, target: Target) -> None:
+        self.target = target
+        self.kind = "map"
+        self.numel = prod(node.shape)
+        self.sign: Signature = ()
+        self.rows = 1
+        self.members = [node]
+        self.anchors: list[Node] = []
+        self.reduction_dependent: set[Node] = set()
+        self.update = update
+        self.why = ""
+        if node.op.kind == "reduction":
+            shape = node.sources[0].shape
+            self.sign = signature(shape, node.attributes["axes"])
+            self.kind = "row" if not self.sign or self.sign[-1][1] else "col"
+            self.numel = prod(shape)
+            self.rows = rows_of(self.sign)
+        elif node.op.kind == "contraction":
+            self.kind = "contract"
+        elif node.op in TRANSFORMS:
+            self.kind = "winograd"
+        elif node.op in (indexing.scatter, indexing.scatter_add):
+            self.kind = "scatter"
+        elif node.op in attention.ROWS:
+            self.kind = "attention"
+        elif node.op in recurrence.ROWS:
+            self.kind = "recurrence"
+        if self.kind != "map":
+            self.anchors = [node]
+            self.reduction_dependent = {node}
+        self.one_phase = self.kind == "col" or (
+            self.kind == "row"
+            and self.rows < target.multiprocessors
+            and length_of(self.sign) > LONG_ROW
+        )
+
+    def is_line(self, node: Node) -> bool:
+        """Whether a member has one value for each row, rather than one for each element."""
+        return self.kind in ("row", "col") and (
+            node in self.anchors or prod(node.shape) == self.rows
+        )
+
+
+def merged(
+    a: Group,
+    b: Group,
+    edges: dict[Node, list[Edge]],
+    position: dict[Node, int],
+    settled: bool = False,
+) -> Group | str:
+    """The two groups as one kernel, or why not. Cycles are the caller's business.
+
+    `settled`: whatever reads the old value that an update replaces is done before the gradient.
+    """
+    if a.kind == "map" and b.kind != "map":
+        a, b = b, a
+    refusal = _spaces_differ(a, b, settled)
+    if refusal:
+        return refusal
+    anchors = len(a.anchors) + len(b.anchors)
+    if anchors > ANCHORS:
+        return f"more than {ANCHORS} reductions"
+    limit = NODES_PER_OUTPUT * min(max(1, anchors), 3)
+    if len(a.members) + len(b.members) > limit:
+        return f"more than {limit} expressions"
+    result = Group.__new__(Group)
+    result.kind, result.numel, result.sign, result.rows = a.kind, a.numel, a.sign, a.rows
+    result.update, result.target, result.why = a.update, a.target, ""
+    result.one_phase = a.one_phase
+    result.members = sorted(a.members + b.members, key=position.__getitem__)
+    result.anchors = [node for node in result.members if node in a.anchors or node in b.anchors]
+    inside = set(result.members)
+    result.reduction_dependent = set(result.anchors)
+    for node in result.members:
+        for edge in edges[node]:
+            if edge.base in inside:
+                if not lines_up(result, edge, node):
+                    return f"{edge.base.op.name} does not line up with {node.op.name}"
+                if edge.base in result.reduction_dependent:
+                    result.reduction_dependent.add(node)
+                    if result.one_phase and (node in result.anchors or not result.is_line(node)):
+                        return f"{node.op.name} needs a finished {edge.base.op.name}"
+    return result
+
+
+def _takes_updates(group: Group) -> bool:
+    """Whether an update in place may be the epilogue of a gradient.
+
+    It waits for all that reads the old value, and the gradient with it: where that is long work,
+    it had better share a launch with the readers.
+    """
+    if group.kind == "contract":
+        return all(sum_length(node) <= SHORT_PRODUCT for node in group.anchors)
+    return group.kind in ("col", "winograd")
+
+
+def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
+    """Why the two cannot walk the same space, or nothing; a `map` is always b."""
+    takes = _takes_updates(a) or (settled and a.kind == "contract")
+    if a.update != b.update and not (b.update and takes):
+        return "an update has a launch of its own"
+    if a.kind in WHOLE:
+        return f"{a.kind} has a kernel of its own"
+    if b.kind != "map":
+        if a.kind in ALONE or b.kind in ALONE:
+            return ALONE[b.kind if b.kind in ALONE else a.kind]
+        return "" if a.sign == b.sign and a.kind == b.kind else "they reduce along other axes"
+    if a.numel == b.numel or (a.kind in ("row", "col") and b.numel == a.rows):
+        return ""
+    return "they have different numbers of elements"
+
+
+class Groups:
+    """The groups, the edges between them, and the rules for joining two."""
+
+    def __init__(self, wanted: tuple[Node, ...], target: Target, copying: set[Node]) -> None:
+        self.target = target
+        self.wanted = set(wanted)
+        self.nodes = order = topological(wanted)
+        self.position = {node: position for position, node in enumerate(order)}
+        self.stop, self.inline, self.edges, self.copied = dataflow(order, self.wanted, copying)
+        self.order = [
+            node for node in order if node in self.edges and node not in self.inline
+            and 0 not in node.shape
+        ]  # fmt: skip
+        self.readers: dict[Node, list[Node]] = {}
+        for node, edges in self.edges.items():
+            for edge in edges:
+                self.readers.setdefault(edge.base, []).append(node)
+        self.owner: dict[Node, Group] = {}
+        self.after: dict[Group, set[Group]] = {}
+        self.before: dict[Group, set[Group]] = {}
+        self.depth: dict[Group, int] = {}  # kernels that a group waits for, one after another
+        self.overwritten = {node.sources[0] for node in order if node.op is common.assign}
+        self.updates = self._find_updates(order)
+        self.grown = False  # whether each node has a group
+        self.flat: dict[Group, set[Node]] = {}  # what groups read, from then on
+
+    def _find_updates(self, order: list[Node]) -> set[Node]:
+        """Elementwise nodes between the old value of an assign and the assign."""
+        reaches = set(self.overwritten)
+        for node in order:
+            if node.op.kind in ("elementwise", "movement") or node.op is common.assign:
+                values = node.sources[1:] if node.op is common.assign else node.sources
+                if any(source in reaches for source in values):
+                    reaches.add(node)
+        readers: dict[Node, list[Node]] = {}
+        for node in self.order:
+            for edge in self.edges[node]:
+                readers.setdefault(edge.base, []).append(node if edge.kind == FLAT else edge.base)
+        updates: set[Node] = set()
+        for node in reversed(self.order):
+            if node.op is common.assign:
+                # An assign of a value that has nothing to do with the old one is a store.
+                if node in reaches:
+                    updates.add(node)
+            elif node.op.kind == "elementwise" and node not in self.wanted:
+                own = node in reaches or all(
+                    edge.base in self.wanted or edge.base not in self.edges
+                    for edge in self.edges[node]
+                )
+                if own and all(reader in updates for reader in readers.get(node, [])):
+                    updates.add(node)
+        return updates
+
+    def grow(self) -> None:
+        """Each node joins the kernel of an operand if it can; that which waits longest first."""
+        for node in self.order:
+            if node.op is common.output and self._in_kernel_of_source(node):
+                continue
+            group = self._add(node)
+            if isinstance(node.op, ReductionOp) and node.op.extreme is not None:
+                group = self._with_extreme(node, node.op.extreme, group)
+            tried: set[Group] = set()
+            while True:
+                candidates = sorted(
+                    self.before[group] - tried,
+                    key=lambda other: (self.depth[other], self.position[other.members[-1]]),
+                    reverse=True,
+                )
+                if not candidates:
+                    break
+                tried.add(candidates[0])
+                if node in self._adjacent(candidates[0], node):
+                    group = self._join(candidates[0], group) or group
+
+    def _in_kernel_of_source(self, node: Node) -> bool:
+        """Puts one of several results into the kernel that has them all; no other can read it."""
+        source = self.edges[node][0].base
+        if source not in self.owner:
+            return False
+        group = self.owner[node] = self.owner[source]
+        group.members.append(node)
+        group.reduction_dependent.add(node)
+        return True
+
+    def _with_extreme(self, node: Node, extreme: Op, group: Group) -> Group:
+        """The position of a row's extreme joins the extreme, rather than its gradient's kernel."""
+        for reader in self.readers[self.edges[node][0].base]:
+            same = reader.op is extreme and reader.sources == node.sources
+            if same and reader in self.owner and self.owner[reader].sign == group.sign:
+                return self._join(self.owner[reader], group, True) or group
+        return group
+
+    def _adjacent(self, group: Group, node: Node) -> list[Node]:
+        """The node itself if it reads from the group (a group that grew has more producers)."""
+        return [node] if any(self.owner.get(e.base) is group for e in self.edges[node]) else []
+
+    def _add(self, node: Node) -> Group:
+        group = Group(node, node in self.updates, self.target)
+        self.owner[node] = group
+        self.after[group] = set()
+        self.before[group] = {
+            self.owner[edge.base] for edge in self.edges[node] if edge.base in self.owner
+        }
+        for other in self.before[group]:
+            self.after[other].add(group)
+        self.depth[group] = 1 + max((self.depth[other] for other in self.before[group]), default=0)
+        return group
+
+    def _join(self, a: Group, b: Group, same_value: bool = False) -> Group | None:
+        """Makes the two one, if their spaces agree and no third kernel stands between them.
+
+        `same_value`: they reduce the same value.
+        """
+        settled = b.update and a.kind == "contract" and self._settled(a)
+        result = merged(a, b, self.edges, self.position, settled)
+        if isinstance(result, str):
+            b.why = b.why or result
+            return None
+        # A few sums take longer to launch than to make.
+        same_value = same_value or not (a.anchors and b.anchors) or result.numel <= FEW_ELEMENTS
+        if not (same_value or self._share(a, b) or self._feeds(a, b)):
+            b.why = b.why or "it reduces other values"
+            return None
+        if self._delays(a, b) or self._delays(b, a):
+            b.why = b.why or "others need its values before"
+            return None
+        if self.reaches(a, b, directly=False) or self.reaches(b, a, directly=False):
+            b.why = b.why or "another kernel stands between it and its operand"
+            return None
+        for member in result.members:
+            self.owner[member] = result
+        self.after[result] = (self.after.pop(a) | self.after.pop(b)) - {a, b}
+        self.before[result] = (self.before.pop(a) | self.before.pop(b)) - {a, b}
+        for other in self.after[result]:
+            self.before[other] = (self.before[other] - {a, b}) | {result}
+        for other in self.before[result]:
+            self.after[other] = (self.after[other] - {a, b}) | {result}
+        result.why = a.why or b.why
+        self.depth[result] = 1 + max(
+            (self.depth[other] for other in self.before[result]), default=0
+        )
+        return result
+
+    def _settled(self, product: Group) -> bool:
+        """Whether all that reads the old values of a gradient's updates comes before it."""
+        stack, seen = list(product.anchors), set[Node]()
+        while stack:
+            for reader in self.readers.get(stack.pop(), ()):
+                follows = reader.op.kind in ("elementwise", "movement") or reader in self.updates
+                if follows and reader not in seen:
+                    seen.add(reader)
+                    stack.append(reader)
+        old = {edge.base for node in seen for edge in self.edges[node]} & self.overwritten
+        others = {
+            self.owner.get(reader)
+            for buffer in old
+            for reader in self.readers[buffer]
+            if reader not in self.updates
+        }
+        return all(other is not None and self.reaches(other, product) for other in others)
+
+    def _delays(self, early: Group, late: Group) -> bool:
+        """Whether a few sums or gathered values would come later than others could use them.
+
+        By themselves they cost little: a launch takes them along with whatever runs at that time.
+        """
+        few = early.numel <= FEW_ELEMENTS and self.depth[early] < self.depth[late]
+        sums = early.kind in ("row", "col")
+        if not few or not (sums or any(node.op is indexing.gather for node in early.members)):
+            return False
+        others = (self.before[early] | self.before[late]) - {early, late}
+        if max((self.depth[other] for other in others), default=0) < self.depth[early]:
+            return False
+        inside = {*early.members, *late.members}
+        return any(
+            reader not in inside and not self._follows(reader, late)
+            for member in early.members
+            for reader in self.readers.get(member, ())
+        )
+
+    def _follows(self, node: Node, group: Group) -> bool:
+        """Whether a node's value depends on the group's."""
+        members = 0
+        for member in group.members:
+            members |= 1 << self.position[member]
+        return bool(self._behind[node] & members)
+
+    @cached_property
+    def _behind(self) -> dict[Node, int]:
+        """What each node depends on: a set of positions as bits, since it is asked for often."""
+        behind: dict[Node, int] = {}
+        for node in self.position:
+            bits = 0
+            for edge in self.edges.get(node, ()):
+                bits |= behind[edge.base] | 1 << self.position[edge.base]
+            behind[node] = bits
+        return behind
+
+    def reaches(self, a: Group, b: Group, directly: bool = True) -> bool:
+        """Whether b depends on a, by a way that is more than one edge unless `directly`."""
+        # Positions cannot end the search: a group of early and late nodes leads back.
+        stack = [group for group in self.after[a] if directly or group is not b]
+        seen = set(stack)
+        while stack:
+            group = stack.pop()
+            if group is b:
+                return True
+            new = self.after[group] - seen
+            seen |= new
+            stack.extend(new)
+        return False
+
+    def sorted(self, groups: Iterable[Group]) -> list[Group]:
+        """The groups in the order of their first members."""
+        return sorted(groups, key=lambda group: self.position[group.members[0]])
+
+    def join_siblings(self) -> None:
+        """Groups that walk one space and read the same value read it once."""
+        self.grown = True
+        buckets: dict[Any, list[Group]] = {}
+        for group in self.sorted(self.after):
+            key = (group.kind, group.numel, group.sign, group.update)
+            buckets.setdefault(key, []).append(group)
+        for (kind, *_), groups in buckets.items():
+            if kind in ("map", "row", "col"):
+                for first in range(0, len(groups), SIBLINGS):
+                    self._join_those_that_share(groups[first : first + SIBLINGS])
+
+    def _join_those_that_share(self, groups: list[Group]) -> None:
+        while groups:
+            group = groups.pop(0)
+            for other in list(groups):
+                if self._share(group, other) and (joined := self._join(group, other)):
+                    groups.remove(other)
+                    group = joined
+
+    def _feeds(self, a: Group, b: Group) -> bool:
+        """Whether a's values enter b's loop, rather than what b makes of its results."""
+        return any(
+            edge.base in a.members
+            for node in b.members
+            if node in b.anchors or not b.is_line(node)
+            for edge in self.edges[node]
+        )
+
+    def _share(self, a: Group, b: Group) -> bool:
+        """Whether both read one value, or what the other may make of it again."""
+        return not self._flat_values(a).isdisjoint(self._flat_values(b))
+
+    def _flat_values(self, group: Group) -> set[Node]:
+        """Values that a group reads element by element, and those that they are made of."""
+        values = self.flat.get(group)
+        if values is not None:
+            return values
+        values, nodes = set[Node](), list(group.members)
+        for node in nodes:
+            for edge in self.edges[node]:
+                base = edge.base
+                if edge.kind != FLAT or prod(base.shape) != group.numel or base in values:
+                    continue
+                if base in self.inline and base.op is elementwise.cast:
+                    nodes.append(base)  # it costs nothing: what it casts is what is read
+                elif base.op is common.buffer or base in self.owner:
+                    values.add(base)
+                    if base.op.kind == "elementwise" and self.owner.get(base) is not group:
+                        nodes.append(base)
+        if self.grown:
+            self.flat[group] = values
+        return values

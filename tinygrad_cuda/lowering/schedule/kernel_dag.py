@@ -15,10 +15,11 @@ from tinygrad_cuda.lowering.schedule.fusion import (
     OTHER,
     TRANSPARENT,
     Edge,
+    Group,
+    Groups,
     Signature,
     is_identity_value,
 )
-from tinygrad_cuda.lowering.schedule.grouping import Group, Groups
 from tinygrad_cuda.lowering.schedule.narrowing import narrowed_values
 from tinygrad_cuda.lowering.schedule.order import Traffic, execution_order
 from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of, stored_values

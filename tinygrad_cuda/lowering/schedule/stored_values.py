@@ -8,8 +8,15 @@ from typing import NamedTuple
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
-from tinygrad_cuda.lowering.schedule.fusion import ALONE, CHEAP_COST, FLAT, OTHER, Edge
-from tinygrad_cuda.lowering.schedule.grouping import Group, Groups
+from tinygrad_cuda.lowering.schedule.fusion import (
+    ALONE,
+    CHEAP_COST,
+    FLAT,
+    OTHER,
+    Edge,
+    Group,
+    Groups,
+)
 
 # Arithmetic of a value that a kernel does while it waits for memory anyway.
 HIDDEN_COST = 24

@@ -3,11 +3,9 @@ the columns' running values in shared memory; a second stage joins theirs, in or
 
 from __future__ import annotations
 
-from tinygrad_cuda.lowering.codegen.expression import Scope
+from tinygrad_cuda.lowering.codegen.expression import Scope, Stores, value_stem
 from tinygrad_cuda.lowering.codegen.index import Index, unflatten
-from tinygrad_cuda.lowering.codegen.names import value_stem
-from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
+from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, comment, fill, stem, wrapped
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import (
     THREADS,

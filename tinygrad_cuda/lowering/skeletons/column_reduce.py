@@ -6,10 +6,9 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import Lane, Scope, Stores
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
+from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, comment, fill, stem, wrapped
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, enough_blocks, vector_width

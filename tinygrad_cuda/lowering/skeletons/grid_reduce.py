@@ -6,9 +6,8 @@ from typing import Any
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Lane, Scope
-from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
+from tinygrad_cuda.lowering.codegen.expression import Lane, Scope, Stores
+from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Stage, comment, fill, stem, wrapped
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import WARPS, loaded
 from tinygrad_cuda.lowering.schedule.kernel_dag import GridTiles, Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS

@@ -10,12 +10,24 @@ from typing import NamedTuple
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.movement import reshape
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
+from tinygrad_cuda.lowering.codegen.expression import (
+    Evaluator,
+    Scope,
+    Stores,
+    is_wide,
+    literal,
+    value_stem,
+)
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.names import value_stem
-from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
-from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    KernelParams,
+    Scratch,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, Signature, length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, OneHotGather
 from tinygrad_cuda.lowering.schedule.resources import (

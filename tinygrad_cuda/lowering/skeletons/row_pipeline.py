@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import comment, stem
+from tinygrad_cuda.lowering.codegen.skeleton import Stage, comment, fill, stem, wrapped
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import DEPTH
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS

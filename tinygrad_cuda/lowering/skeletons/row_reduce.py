@@ -8,10 +8,9 @@ from typing import Any
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import DEAR, EARLY, Lane, RowRegisters, Scope
+from tinygrad_cuda.lowering.codegen.expression import DEAR, EARLY, Lane, RowRegisters, Scope, Stores
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
+from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, comment, fill, stem, wrapped
 from tinygrad_cuda.lowering.schedule.fusion import rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, large_values
 from tinygrad_cuda.lowering.schedule.resources import (

@@ -7,10 +7,17 @@ from typing import Any
 
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope, Stores, is_wide
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    KernelParams,
+    Scratch,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import enough_blocks
 from tinygrad_cuda.lowering.target import WARP

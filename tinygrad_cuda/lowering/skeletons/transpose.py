@@ -12,12 +12,18 @@ from typing import NamedTuple
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope, Stores, is_wide
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    KernelParams,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.operands import operands
 

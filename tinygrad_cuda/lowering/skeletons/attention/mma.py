@@ -10,11 +10,17 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops.attention import attention, dropout_scale, placements_of
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope, is_wide
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    KernelParams,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.attention.tiles import (

@@ -6,8 +6,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.attention import attention
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import Stage, TensorMap, fill
+from tinygrad_cuda.lowering.codegen.skeleton import KernelParams, Stage, TensorMap, fill
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.attention.mma import MARKED, ZEROED
 from tinygrad_cuda.lowering.skeletons.attention.tiles import (

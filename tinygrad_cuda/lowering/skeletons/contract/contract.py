@@ -11,11 +11,25 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.graph.ops.convolution import convolution
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import (
+    Evaluator,
+    Lane,
+    Scope,
+    Stores,
+    is_wide,
+    literal,
+)
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    KernelParams,
+    Scratch,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.contract.loads import (
     Reader,

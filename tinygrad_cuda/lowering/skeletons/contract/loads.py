@@ -20,10 +20,9 @@ from tinygrad_cuda.lowering.codegen.affine import (
     Index,
     Mod,
 )
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope, literal
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
-from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, KernelParams, fill
 from tinygrad_cuda.lowering.schedule.fusion import (
     BROADCAST_COST,
     CHEAP_COST,

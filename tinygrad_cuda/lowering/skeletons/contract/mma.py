@@ -11,12 +11,18 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Scope
+from tinygrad_cuda.lowering.codegen.expression import Scope, is_wide
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import Guard
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    KernelParams,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.contract.contract import (
     BAND,

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
-from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope, is_wide, literal
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    KernelParams,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.contract.contract import Contraction, epilogue_text
 from tinygrad_cuda.lowering.skeletons.contract.loads import Source, sources_of

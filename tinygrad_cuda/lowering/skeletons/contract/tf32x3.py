@@ -6,10 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Scope
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill
-from tinygrad_cuda.lowering.codegen.store import is_wide
+from tinygrad_cuda.lowering.codegen.expression import Scope, is_wide
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, KernelParams, Stage, fill
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.contract.contract import with_sum
 from tinygrad_cuda.lowering.skeletons.contract.loads import (

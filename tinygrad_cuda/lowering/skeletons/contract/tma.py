@@ -12,10 +12,15 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops.windows import WindowColumns
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.affine import AffineLeaf, Index
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Scratch, Stage, TensorMap, fill
-from tinygrad_cuda.lowering.codegen.store import is_wide
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope, is_wide
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    Exchange,
+    KernelParams,
+    Scratch,
+    Stage,
+    TensorMap,
+    fill,
+)
 from tinygrad_cuda.lowering.schedule.fusion import trace
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles

@@ -11,10 +11,16 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.graph.ops.winograd import PARTS, TAPS, TransformPart, tiles_of, winograd
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope, Stores, is_wide
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    KernelParams,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.target import Target
 

@@ -7,11 +7,18 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops.recurrence import gru, gru_backward, lstm, lstm_backward
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope, is_wide
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.params import KernelParams
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Exchange, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import comment, is_wide, stem
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    THREADS,
+    Exchange,
+    KernelParams,
+    Stage,
+    comment,
+    fill,
+    stem,
+    wrapped,
+)
 from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.recurrence.tiles import (
