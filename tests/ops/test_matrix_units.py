@@ -395,11 +395,14 @@ def test_copies_along_k_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         common.buffer.leaf((96, 1024, width), float32, batch.device, slot=slot)
         for slot, width in enumerate((1024, 64))
     )
-    along = algorithms.choose(contraction.matmul(weights, values), h200)
-    across = algorithms.choose(contraction.matmul(contraction.transpose(weights), values), h200)
+    tiers = tuple(tier for tier in algorithms.TIERS if tier.name != algorithms.MN_MAJOR)
+    turned = contraction.matmul(contraction.transpose(weights), values)
+    along = algorithms.choose(contraction.matmul(weights, values), h200, tiers)
+    across = algorithms.choose(turned, h200, tiers)
     assert along.tier in (algorithms.TF32, algorithms.TMA_TF32)
     assert across.tier not in (algorithms.TF32, algorithms.TMA_TF32)
     assert f"not {algorithms.TF32}: " in across.reason
+    assert algorithms.choose(turned, h200).tier == algorithms.MN_MAJOR  # which copies nothing
 
 
 def test_the_choice_says_why() -> None:

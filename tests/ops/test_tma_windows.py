@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tinygrad_cuda.lowering.target import Target
 Array = np.ndarray[Any, Any]
 TOLERANCE = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-9}  # of the largest result
 TIERS = ("channels last", "wgmma tma", "wgmma", algorithms.TMA_TF32, algorithms.MN_MAJOR)
+ALL_TIERS = algorithms.TIERS
 # N, C, size, O, kernel, stride, pads, dilation, groups
 PROBLEMS = (
     (3, 64, (7, 11), 72, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
@@ -169,6 +171,35 @@ def test_tf32_weight_gradient(
     passes.want("weight")
     assert "wgmma tf32 MN-major" in passes.text
     assert passes.text.count("tgc_tma_load_pixels(") == 2
+    passes.compare()
+
+
+def _undilated(problem: Any) -> Any:
+    return (*problem[:7], (1, 1), problem[8])
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_windows_of_a_part_of_images(batch: Batch, last: bool) -> None:
+    """No window of this stride reads the cotangent's last column: TMA would walk along it."""
+    images = 1 if batch.device.kind == "emu" else 64
+    passes = Passes(batch, _undilated(PROBLEMS[1]), bfloat16, images, last)
+    passes.want("input")
+    assert (passes.text.count("tgc_tma_load_pixels(") == 2) is not last
+    passes.compare()
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("problem", PROBLEMS[1:3])
+def test_tf32_input_gradient_of_a_stride_is_one_product(
+    batch: Batch, problem: Any, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The phases of an axis' stride are channels, as for half types: one product."""
+    monkeypatch.setattr(algorithms, "TIERS", ALL_TIERS)
+    monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")
+    images = 1 if batch.device.kind == "emu" else 64
+    passes = Passes(batch, _undilated(problem), float32, images, last)
+    passes.want("input")
+    assert len(re.findall(r"^// contract ", passes.text, re.MULTILINE)) == 1
     passes.compare()
 
 

@@ -67,12 +67,20 @@ def input_gradient(node: Node) -> Node:
     (g, w), at, size = node.sources, geometry_of(node.attributes), node.attributes["size"]
     if node.dtype.is_half and all(s == 1 for s in at.stride):
         return _flipped(g, w, size, at)
-    if node.dtype.is_half and _fills_blocks(w.shape[2:], at):
-        return _blocks(g, w, size, at)
+    if node.dtype.is_half and (made := by_blocks(node)) is not None:
+        return made
     phases = phases_of(g.shape[2:], w.shape[2:], size, at)
     if not 0 < len(phases) <= PHASES or all(s == 1 for s in at.stride):
         return _spread(g, w, size, at)
     return reduce(ew.add, (_phase(g, w, size, at, phase) for phase in phases))
+
+
+def by_blocks(node: Node) -> Node | None:
+    """The input gradient of strided windows as one convolution; None if it has too many zeros."""
+    (g, w), at = node.sources, geometry_of(node.attributes)
+    if all(s == 1 for s in at.stride) or not _fills_blocks(w.shape[2:], at):
+        return None
+    return _blocks(g, w, node.attributes["size"], at)
 
 
 def _turned(w: Node, groups: int) -> Node:

@@ -61,6 +61,8 @@ def pixels_of(source: Source, reader: Evaluator, columns: WindowColumns | None) 
     shape = (node.shape[0], *(1,) * (2 - rank), *node.shape[1:])
     pixels = Pixels(node, shape, shape[3] // source.batches, columns)
     itemsize, geometry = node.dtype.itemsize, columns.geometry
+    if geometry.sizes(shape[1:3], columns.taps) != columns.sizes:
+        return None  # of a part of the images: TMA walks through all of them
     box = _box(columns)
     far = max(d * (k - 1) for d, k in zip(geometry.dilation, columns.taps, strict=True))
     if pixels.channels % (SWIZZLE // itemsize) or prod(node.shape) * itemsize < LEAST_IMAGES:
