@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs
 ARGS ?=
 TEST_ARGS ?=
 FUZZ_DEVICES ?= cpu emu
 
-.PHONY: help setup mnist smoke test fuzz-long lint format clean
+.PHONY: help setup mnist smoke test fuzz-long lint docs format clean
 
 help:
 	@echo "make mnist   train a perceptron on MNIST  (ARGS='--epochs 3 --device cuda')"
@@ -15,6 +16,7 @@ help:
 	@echo "make test    run the tests                (TEST_ARGS='-k matmul')"
 	@echo "make fuzz-long   random programs by the thousand, then they and the tests without fast paths   (FUZZ_DEVICES='cpu emu cuda')"
 	@echo "make lint    ruff and mypy"
+	@echo "make docs    the site of all pages and every public name, into build/docs/html"
 	@echo "make format  let ruff rewrite the files"
 	@echo "make clean   remove the environment and everything generated"
 
@@ -46,6 +48,13 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	$(BIN)/python docs/site/build.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

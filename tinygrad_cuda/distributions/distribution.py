@@ -71,7 +71,7 @@ class Distribution:
         raise self._lacks("icdf")
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Samples of shape (*sample_shape, *batch_shape, *event_shape), with gradients."""
+        """Samples of shape ``(*sample_shape, *batch_shape, *event_shape)``, with gradients."""
         raise self._lacks("rsample")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:

@@ -520,7 +520,7 @@ def norm(
     *,
     dtype: DTypeLike = None,
 ) -> Tensor:
-    r"""The p-norm of vectors: (sum |x|^p)^(1/p); the largest |x| for infinity, a count for 0.
+    r"""The p-norm of vectors: ``(sum |x|^p)^(1/p)``, at infinity the largest ``|x|``, at 0 a count.
 
     Args:
         p: a number, ``float("inf")``, ``-float("inf")``, ``"fro"``, which is 2, or ``"nuc"``, the

@@ -77,7 +77,7 @@ def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     """Makes a weight ``g v / |v|``, its length and its direction trained apart.
 
     Args:
-        module: changed in place; its parameter becomes `name`_g and `name`_v.
+        module: changed in place; its parameter becomes ``{name}_g`` and ``{name}_v``.
         name: the parameter.
         dim: the axis along which there is a length each; None or -1 for one in all.
 
@@ -117,8 +117,8 @@ def spectral_norm(
     """Makes a weight ``W / sigma``, sigma an estimate of its largest singular value.
 
     Args:
-        module: changed in place; its parameter becomes `name`_orig, and the singular vectors that
-            power iteration refines while training are the buffers `name`_u and `name`_v.
+        module: changed in place; its parameter becomes ``{name}_orig``, and the singular vectors,
+            which power iteration refines in training, are the buffers ``{name}_u``, ``{name}_v``.
         name: the parameter.
         n_power_iterations: how often they are refined at each call.
         eps: added where a vector is divided by its length.

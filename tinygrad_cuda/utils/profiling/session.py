@@ -194,8 +194,8 @@ class profile:
         with_flops: tables have a column of FLOPs, which are counted by the model of cost.
         with_modules: note the Module of each op, as `with_stack` does its line.
         use_cuda: adds ``CUDA`` to the activities, or takes it away.
-        experimental_config, execution_trace_observer, acc_events, custom_trace_id_callback:
-            accepted as in PyTorch.
+        experimental_config, execution_trace_observer: accepted as in PyTorch.
+        acc_events, custom_trace_id_callback: accepted as in PyTorch.
 
     Raises:
         ArgumentError: no activity is left, or one is no `ProfilerActivity`.

@@ -1,0 +1,110 @@
+"""The site's pages: every public name has an entry, every page a line in the menu."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tinygrad_cuda as tc
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "docs" / "site"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All pages in one folder, as Sphinx reads them."""
+    sys.path.insert(0, str(SITE))
+    try:
+        folder = tmp_path_factory.mktemp("site") / "source"
+        importlib.import_module("pages").assemble(folder)
+    finally:
+        sys.path.remove(str(SITE))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def listed(pages: Path) -> set[str]:
+    """The names for which the reference has a directive."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages.glob("reference/*.rst"))
+    return set(re.findall(r"^ *\.\. (?:py:|auto)\w+:: (\S+)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [
+        "", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim",
+        "optim.lr_scheduler", "optim.swa_utils", "data", "data.transforms", "autograd",
+        "autograd.functional", "amp", "array_api.linalg", "backends", "cuda", "distributions",
+        "func", "hub", "jit", "kernels", "linalg", "onnx", "profiler", "random", "special",
+        "utils.checkpoint", "utils.metrics", "utils.training",
+    ],
+)  # fmt: skip
+def test_every_public_name_has_an_entry(namespace: str, listed: set[str]) -> None:
+    """What `__all__` has, or, without it, what the module defines."""
+    path = f"tinygrad_cuda.{namespace}".rstrip(".")
+    module = importlib.import_module(path)
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == path
+    ]
+    names = getattr(module, "__all__", own)
+    assert names
+    absent = {name for name in names if not isinstance(getattr(module, name), ModuleType)}
+    assert not {f"{path}.{name}" for name in absent} - listed
+
+
+def test_every_method_of_a_tensor_has_an_entry(listed: set[str]) -> None:
+    methods = {name for name in dir(tc.Tensor) if not name.startswith("_")}
+    text = {name.rpartition(".")[2] for name in listed if "." not in name or ".Tensor." in name}
+    assert len(methods) > 500
+    assert not methods - text
+
+
+def test_an_object_is_described_once(listed: set[str], pages: Path) -> None:
+    """`tc.conv2d` leads to `nn.functional`, `absolute` to `abs`."""
+    text = (pages / "reference" / "tc.further.rst").read_text(encoding="utf-8")
+    assert ".. py:function:: tinygrad_cuda.conv2d\n\n   See :py:obj:" in text
+    functional = (pages / "reference" / "nn.functional.rst").read_text(encoding="utf-8")
+    assert ".. autofunction:: tinygrad_cuda.nn.functional.conv2d\n" in functional
+    math = (pages / "reference" / "tc.math.rst").read_text(encoding="utf-8")
+    assert ".. py:function:: tinygrad_cuda.absolute\n\n   See :py:obj:`tinygrad_cuda.abs`" in math
+
+
+def test_every_page_is_in_the_menu(pages: Path) -> None:
+    menu = (pages / "index.md").read_text(encoding="utf-8")
+    trees = "\n".join(re.findall(r"^```\{toctree\}\n(.*?)^```$", menu, re.MULTILINE | re.DOTALL))
+    found = {
+        path.relative_to(pages).with_suffix("").as_posix()
+        for path in pages.rglob("*")
+        if path.suffix in (".md", ".ipynb") and path.name != "index.md"
+    }
+    assert len(found) > 25
+    assert found <= set(trees.split())
+
+
+def test_links_lead_to_pages(pages: Path) -> None:
+    """In the site, as in the repository, where their folders differ."""
+    for page in pages.rglob("*.md"):
+        for link in re.findall(r"\]\(([^)#\s]+)[)#]", page.read_text(encoding="utf-8")):
+            assert link.startswith("http") or (page.parent / link).exists(), (page.name, link)
+
+
+def test_a_public_module_without_a_list_shows_what_it_defines() -> None:
+    """Not what it imported for itself."""
+    sys.path.insert(0, str(SITE))
+    try:
+        reference = importlib.import_module("reference")
+    finally:
+        sys.path.remove(str(SITE))
+    init = reference.names_of(tc.nn.init)
+    assert {"xavier_uniform_", "calculate_gain", "orthogonal_"} <= set(init)
+    assert not {"math", "Tensor", "erfinv", "np", "TYPE_CHECKING"} & set(init)
+    assert {"asin", "float32", "pi", "isdtype"} <= set(reference.names_of(tc.array_api))
+    assert "tinygrad_cuda.nn.utils.parametrize" in reference.namespaces()
