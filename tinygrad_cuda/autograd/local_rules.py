@@ -241,11 +241,11 @@ class _Rule:
         above, middle, below = (self._outputs(position, value + k * delta) for k in (1, 0, -1))
         numeric, size, smooth = 0.0, 0.0, []
         for w, *ends in zip(weights, above, middle, below):
-            kept, change = _smooth(w, *ends)
-            smooth.append(kept)
-            numeric += float((kept * change).sum())
-            size += float(np.square(kept * change).sum())
-        if not any(kept.any() for kept in smooth):
+            mask, change = _smooth(w, *ends)
+            smooth.append(mask)
+            numeric += float((mask * change).sum())
+            size += float(np.square(mask * change).sum())
+        if not any(mask.any() for mask in smooth):
             return None
         gradient = self._gradient(position, smooth)
         terms = np.where(delta == 0, 0, gradient) * delta

@@ -260,13 +260,13 @@ class ONNXModule(Module):
         """An operand as a Tensor; a constant is made one once."""
         if not isinstance(value, np.ndarray):
             return value
-        held = self._constants.get((id(value), device))
-        if held is None:
-            held = value, T.tensor(value, device=device)
+        cached = self._constants.get((id(value), device))
+        if cached is None:
+            cached = value, T.tensor(value, device=device)
             if value.size > 16:
                 # Of a node Constant, which lives on: an array of a shape is another each time.
-                self._constants[id(value), device] = held
-        return held[1]
+                self._constants[id(value), device] = cached
+        return cached[1]
 
     def _tensor(self, value: Value, values: dict[str, Value]) -> Value:
         """A result of the graph."""

@@ -1,6 +1,6 @@
 """What L-BFGS remembers: pairs of changes on the device, their inner products on the host.
 
-The pairs lie in one Tensor with room for more, so that a new one makes no new plan.
+The pairs lie in one Tensor with capacity for more, so that a new one makes no new plan.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.shaping import cat, stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
-# Pairs there is room for at first; four times as many when they are used up.
-ROOM = 10
+# Pairs at first; four times as many when they are used up.
+CAPACITY = 10
 # Below this, the curvature y s is too uncertain to learn from.
 LEAST_CURVATURE = 1e-10
 
@@ -71,14 +71,14 @@ class Memory:
         self.scale = 1.0
         self.turns = self.evaluations = 0
         self.order: list[int] = []  # slots of pairs, the oldest first
-        self._make_room(min(most, ROOM))
+        self._allocate(min(most, CAPACITY))
 
     def _zeros(self, *shape: int) -> Tensor:
         return tensor(np.zeros(shape, self.dtype.numpy), device=self.device)
 
-    def _make_room(self, room: int) -> None:
-        self.pairs = self._zeros(2, room, self.size)
-        self.s_y, self.y_y = np.zeros((room, room)), np.zeros((room, room))
+    def _allocate(self, capacity: int) -> None:
+        self.pairs = self._zeros(2, capacity, self.size)
+        self.s_y, self.y_y = np.zeros((capacity, capacity)), np.zeros((capacity, capacity))
 
     # Looking -----------------------------------------------------------------------------------
 
@@ -121,11 +121,11 @@ class Memory:
         return slope
 
     def _learn(self, look: Look) -> None:
-        """Stores the pair, over the oldest if there is no more room, and its products."""
-        room = self.pairs.shape[1]
-        if len(self.order) == room < self.most:
-            self._grow(look, min(4 * room, self.most))
-            room = self.pairs.shape[1]
+        """Stores the pair, over the oldest if there is no more capacity, and its products."""
+        capacity = self.pairs.shape[1]
+        if len(self.order) == capacity < self.most:
+            self._grow(look, min(4 * capacity, self.most))
+            capacity = self.pairs.shape[1]
         if len(self.order) == self.most:
             slot = self.order.pop(0)
         else:
@@ -135,14 +135,14 @@ class Memory:
         pair = stack([self.direction * scalar(self.step, "step"), look.gradient - self.previous])
         where = tensor(np.array([slot]), device=self.device)
         self.pairs.index_copy_(1, where, pair.unsqueeze(1))
-        self.s_y[:, slot], self.y_y[:, slot] = look.of_change[:room], look.of_change[room:]
-        self.s_y[slot], self.y_y[slot] = look.of_step[room:], look.of_change[room:]
+        self.s_y[:, slot], self.y_y[:, slot] = look.of_change[:capacity], look.of_change[capacity:]
+        self.s_y[slot], self.y_y[slot] = look.of_step[capacity:], look.of_change[capacity:]
         self.s_y[slot, slot], self.y_y[slot, slot] = look.ys, look.yy
-        look.of_gradient[slot], look.of_gradient[room + slot] = look.gs, look.gy
+        look.of_gradient[slot], look.of_gradient[capacity + slot] = look.gs, look.gy
         self.scale = look.ys / look.yy
 
-    def _grow(self, look: Look, room: int) -> None:
-        more = room - self.pairs.shape[1]
+    def _grow(self, look: Look, capacity: int) -> None:
+        more = capacity - self.pairs.shape[1]
         self.pairs = cat([self.pairs, self._zeros(2, more, self.size)], 1)
         self.s_y, self.y_y = (np.pad(m, ((0, more), (0, more))) for m in (self.s_y, self.y_y))
         for name in ("of_gradient", "of_change", "of_step"):
@@ -154,9 +154,9 @@ class Memory:
 
         q = -g - sum a_i y_i going back in time; d = scale q + sum (a_i - b_i) s_i going forth.
         """
-        room = self.pairs.shape[1]
-        of_s, of_y = look.of_gradient[:room], look.of_gradient[room:]
-        back, forth = np.zeros(room), np.zeros(room)
+        capacity = self.pairs.shape[1]
+        of_s, of_y = look.of_gradient[:capacity], look.of_gradient[capacity:]
+        back, forth = np.zeros(capacity), np.zeros(capacity)
         for i in reversed(self.order):
             back[i] = -(of_s[i] + self.s_y[i] @ back) / self.s_y[i, i]
         for i in self.order:
@@ -196,10 +196,10 @@ class Memory:
         self.previous_loss = float(state["prev_loss"])
         count = len(state["old_dirs"])
         self.order = list(range(count))
-        room = min(self.most, ROOM)
-        while room < count:
-            room = min(4 * room, self.most)
-        self._make_room(room)
+        capacity = min(self.most, CAPACITY)
+        while capacity < count:
+            capacity = min(4 * capacity, self.most)
+        self._allocate(capacity)
         if count:
             rows = [self._own(v) for key in ("old_stps", "old_dirs") for v in state[key]]
             whole = stack(rows).reshape(2, count, self.size)

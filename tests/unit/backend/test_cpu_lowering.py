@@ -243,12 +243,12 @@ def test_arrays_of_dead_values_are_used_again_and_results_are_not(on_cpu: None) 
     x = tc.tensor(OTHER)
     kept = [((x * k).exp().sum(0, keepdim=True) + x.exp() / 2).t() for k in range(4)]
     values = [tensor.numpy().copy() for tensor in kept]
-    assert 0 < pool.held <= CAPACITY
+    assert 0 < pool.idle_bytes <= CAPACITY
     ((x * 9).exp().sum(0, keepdim=True) + x.exp() / 3).t().numpy()
     for tensor, value in zip(kept, values):
         np.testing.assert_array_equal(tensor.numpy(), value)
     pool.clear()
-    assert pool.held == 0
+    assert pool.idle_bytes == 0
 
 
 def test_an_array_of_the_pool_is_taken_in_another_shape() -> None:
@@ -258,7 +258,7 @@ def test_an_array_of_the_pool_is_taken_in_another_shape() -> None:
     pool.give(array)
     taken = pool.take((200, 300), array.dtype)
     assert taken is array and taken.shape == (200, 300)
-    assert taken.flags.owndata and taken.flags.c_contiguous and not pool.held
+    assert taken.flags.owndata and taken.flags.c_contiguous and not pool.idle_bytes
     assert pool.take((200, 300), array.dtype) is not array
 
 

@@ -29,12 +29,12 @@ class ArrayPool:
     """Free arrays by size and dtype: what was made in one shape may be taken in another.
 
     Attributes:
-        held: bytes of all of them.
+        idle_bytes: bytes of all of them.
     """
 
     def __init__(self) -> None:
         self._free: OrderedDict[Key, list[Array]] = OrderedDict()
-        self.held = 0
+        self.idle_bytes = 0
 
     def take(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """An array with any contents."""
@@ -44,7 +44,7 @@ class ArrayPool:
                 array = free.pop()
             except IndexError:  # another thread was quicker
                 return np.empty(shape, dtype)
-            self.held -= array.nbytes
+            self.idle_bytes -= array.nbytes
             if array.shape != shape:
                 array.resize(shape, refcheck=False)  # a reshape would not own its memory
             return array
@@ -55,15 +55,15 @@ class ArrayPool:
         key = (array.size, array.dtype)
         self._free.setdefault(key, []).append(array)
         self._free.move_to_end(key)
-        self.held += array.nbytes
-        while self.held > CAPACITY and self._free:
+        self.idle_bytes += array.nbytes
+        while self.idle_bytes > CAPACITY and self._free:
             _, arrays = self._free.popitem(last=False)
-            self.held -= sum(one.nbytes for one in arrays)
+            self.idle_bytes -= sum(one.nbytes for one in arrays)
 
     def clear(self) -> None:
         """Lets all of them go."""
         self._free.clear()
-        self.held = 0
+        self.idle_bytes = 0
 
     def release(self, values: list[Any], slots: list[int]) -> None:
         """Empties slots of a table; arrays that nothing else refers to return to the pool."""

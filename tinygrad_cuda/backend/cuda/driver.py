@@ -426,19 +426,19 @@ class DeviceHandle:
                 self.call("cuStreamSynchronize", self.stream)
 
     def stage(
-        self, source: npt.NDArray[Any], room: Callable[[int], Allocation]
+        self, source: npt.NDArray[Any], allocate: Callable[[int], Allocation]
     ) -> Staged | Allocation:
         """A copy of a contiguous array for the GPU, which a small one reaches when it is needed.
 
         Args:
             source: may be changed as soon as this returns.
-            room: gives memory of a number of bytes.
+            allocate: gives memory of a number of bytes.
         """
         if 0 < source.nbytes <= LARGEST_STAGED:
             self.enter()
             with self.lock:
-                return self.ring().stage(source, room)
-        memory = room(source.nbytes)
+                return self.ring().stage(source, allocate)
+        memory = allocate(source.nbytes)
         self.copy_in(memory.address, source)
         return memory
 

@@ -85,9 +85,9 @@ memory = EmuMemory()
 
 def new_buffer(nbytes: int, fill: int = POISON) -> EmuBuffer:
     """Fresh memory, every byte of it `fill`."""
-    room = np.full(nbytes + ALIGNMENT, fill, np.uint8)
-    offset = -room.ctypes.data % ALIGNMENT
-    buffer = EmuBuffer(room[offset : offset + nbytes])
+    padded = np.full(nbytes + ALIGNMENT, fill, np.uint8)
+    offset = -padded.ctypes.data % ALIGNMENT
+    buffer = EmuBuffer(padded[offset : offset + nbytes])
     memory.add(buffer)
     return buffer
 

@@ -295,10 +295,10 @@ def _describe_access(error: _Error, where: str, pointer: str) -> tuple[str, str,
             f"{address:#x}: {pointer}, {index} of {error.size} bytes, {where}",
         )
     low, limit = -(error.below // error.size), error.above // error.size
-    held = f"{low} <= index < {limit}" if limit else "a pointer into a buffer of this launch"
+    bounds = f"{low} <= index < {limit}" if limit else "a pointer into a buffer of this launch"
     return (
         f"{verb} outside the buffer",
-        f"{held} for {pointer}, elements of {error.size} bytes",
+        f"{bounds} for {pointer}, elements of {error.size} bytes",
         f"{index}, limit {limit}, {where}",
     )
 

@@ -566,18 +566,20 @@ class RowRegisters:
             if sum(re.search(rf"\b{name}\b", loop) is not None for loop in loops) > 1:
                 self.registers += size
 
-    def load_early(self, numel: int, outer: list[str], inner: list[str], room: int = EARLY) -> None:
+    def load_early(
+        self, numel: int, outer: list[str], inner: list[str], registers_left: int = EARLY
+    ) -> None:
         """Moves loads of later loops to the first one, so that they are in flight together.
 
         Args:
             numel: of the kernel's space: smaller operands are read by all rows and lie near.
             outer, inner: statements of the first loop, and of the one inside it.
-            room: registers of a thread for operands of the first loop and those moved there.
+            registers_left: of a thread, for operands of the first loop and those moved there.
         """
         for node, registers, scope, line, of_lane in self.loads:
             target = inner if of_lane else outer
-            room -= registers
-            if prod(node.shape) >= numel and room >= 0 and scope.lines is not target:
+            registers_left -= registers
+            if prod(node.shape) >= numel and registers_left >= 0 and scope.lines is not target:
                 scope.lines.remove(line)
                 target.append(line)
 

@@ -148,8 +148,8 @@ def grid_tiles(kernel: Kernel) -> GridTiles | None:
         registers = sum(trips * max(1, width * node.dtype.itemsize // 4) for node in wide)
         shared = (WARPS - 1) * tile_bytes + 8 * rows * SUMS + TABLES
         for dense, most in REGISTERS.items():
-            room = (kernel.target.block_shared + BLOCK_RESERVED) // dense - BLOCK_RESERVED
-            if registers <= most and shared <= room:
+            shared_limit = (kernel.target.block_shared + BLOCK_RESERVED) // dense - BLOCK_RESERVED
+            if registers <= most and shared <= shared_limit:
                 blocks, parts = dict(kernel.target.co_resident)[dense], outer * slices
                 reducers = min(rows, blocks)
                 producers = blocks * (WARPS - 1) - reducers

@@ -120,9 +120,9 @@ def _peak(schedule: Schedule, arena: Arena) -> Peak:
     for owner, end in owners:
         changes[owner.writer] += owner.nbytes
         changes[end] -= owner.nbytes
-    held = [changes[0]]
+    live_bytes = [changes[0]]
     for change in changes[1:-1]:
-        held.append(held[-1] + change)
-    worst = max(range(len(held)), key=held.__getitem__)
+        live_bytes.append(live_bytes[-1] + change)
+    worst = max(range(len(live_bytes)), key=live_bytes.__getitem__)
     alive = [owner for owner, end in owners if owner.writer <= worst < end]
-    return Peak(worst, held[worst], sorted(alive, key=lambda owner: -owner.nbytes))
+    return Peak(worst, live_bytes[worst], sorted(alive, key=lambda owner: -owner.nbytes))

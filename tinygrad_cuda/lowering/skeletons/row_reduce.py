@@ -117,8 +117,8 @@ def _row(kernel: Kernel) -> list[Stage]:
     if ring:
         return ring.stages(kernel, text, about)
     if carried:
-        room = fits and carried.shared <= kernel.target.block_shared
-        assert room, "the schedule has no room for the columns"
+        has_space = fits and carried.shared <= kernel.target.block_shared
+        assert has_space, "the schedule has no room for the columns"
         walk = _warps_walk if group == WARP else _walk
         return walk(kernel, carried, text, about)
     section = "spare_body" if row.spare else "body"
@@ -196,8 +196,8 @@ def _phases(
         row.outer.lines = []
         row.settle(taken)
     if pipeline is not None:
-        room = WALK_EARLY if carried and group == WARP and carried.dense == 1 else EARLY
-        pipeline.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"], room)
+        registers = WALK_EARLY if carried and group == WARP and carried.dense == 1 else EARLY
+        pipeline.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"], registers)
         pipeline.count(["\n".join(chain(*phase.values())) for phase in phases])
         text = pipeline.declarations
     for loop, phase in enumerate(phases if fits else [], 1):

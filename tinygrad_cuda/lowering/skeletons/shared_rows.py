@@ -20,8 +20,8 @@ def has_room(kernel: Kernel) -> bool:
     """Whether a multiprocessor holds the rows of two blocks, as they lie in memory."""
     if not STAY:
         return False
-    room = kernel.target.shared // BLOCKS - BLOCK_RESERVED
-    return _offset(kernel) + _row_bytes(kernel) <= min(room, kernel.target.block_shared)
+    limit = kernel.target.shared // BLOCKS - BLOCK_RESERVED
+    return _offset(kernel) + _row_bytes(kernel) <= min(limit, kernel.target.block_shared)
 
 
 def _row_bytes(kernel: Kernel) -> int:

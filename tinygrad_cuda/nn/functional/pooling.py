@@ -80,8 +80,8 @@ class _Pool:
         for size, k, s, p, d in zip(
             self.size, self.kernel, self.stride, self.padding, self.dilation
         ):
-            room = size + 2 * p - d * (k - 1) - 1
-            n = (room + (s - 1 if ceil_mode else 0)) // s + 1
+            last_start = size + 2 * p - d * (k - 1) - 1
+            n = (last_start + (s - 1 if ceil_mode else 0)) // s + 1
             # A window must begin inside the input or its left border.
             if ceil_mode and (n - 1) * s >= size + p:
                 n -= 1

@@ -178,13 +178,13 @@ def _nll(call: NodeCall, x: Tensor, labels: Tensor, weight: Tensor | None = None
     """Of log probabilities (N, C, ...) at labels (N, ...)."""
     ignored = call.get("ignore_index")
     labels = labels.long()
-    kept = T.ones_like(labels, dtype=bool_) if ignored is None else labels != ignored
-    safe = T.where(kept, labels, T.zeros_like(labels))
+    mask = T.ones_like(labels, dtype=bool_) if ignored is None else labels != ignored
+    safe = T.where(mask, labels, T.zeros_like(labels))
     values = -x.gather(1, safe.unsqueeze(1)).squeeze(1)
-    weights = kept.to(x.dtype)
+    weights = mask.to(x.dtype)
     if weight is not None:
         weights = weights * weight.index_select(0, safe.reshape(-1)).reshape(safe.shape)
-    losses = T.where(kept, values * weights, T.zeros_like(values))
+    losses = T.where(mask, values * weights, T.zeros_like(values))
     how = call.get("reduction", "mean")
     if how == "none":
         return losses

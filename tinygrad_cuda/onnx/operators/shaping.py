@@ -229,8 +229,8 @@ def _trilu(call: NodeCall, x: Tensor, k: Array | None = None) -> Value:
     diagonal = 0 if k is None else ints(k)[0]
     rows = T.arange(x.shape[-2], device=x.device).unsqueeze(1)
     columns = T.arange(x.shape[-1], device=x.device)
-    kept = columns - rows >= diagonal if call.get("upper", 1) else columns - rows <= diagonal
-    return T.where(kept, x, T.zeros_like(x))
+    mask = columns - rows >= diagonal if call.get("upper", 1) else columns - rows <= diagonal
+    return T.where(mask, x, T.zeros_like(x))
 
 
 def _depth_to_space(call: NodeCall, x: Tensor) -> Value:

@@ -532,8 +532,10 @@ class _Search:
             if name not in written or not self._only_holds(value):
                 self.wait(name, value)
         if function.__kwdefaults__:
-            held = function.__kwdefaults__
-            self.collected.contents.append(Contents("__kwdefaults__", held, items_of(held)))
+            keyword_defaults = function.__kwdefaults__
+            self.collected.contents.append(
+                Contents("__kwdefaults__", keyword_defaults, items_of(keyword_defaults))
+            )
 
     def _take_global(self, name: str, namespace: dict[str, Any], read: bool) -> None:
         """A global, or a builtin, which no global may hide."""
@@ -607,9 +609,9 @@ class _Search:
             hidden = frozenset() if steps_itself else MANAGED
             if steps_itself and isinstance(thing, kinds.optimizer):
                 groups, states = thing.param_groups, thing.state
-                for held in (groups, *groups, states, *states.values()):
+                for container in (groups, *groups, states, *states.values()):
                     self.collected.contents.append(
-                        Contents("of an optimizer", held, items_of(held))
+                        Contents("of an optimizer", container, items_of(container))
                     )
         if not own and not issubclass(kind, kinds.module) and _is_ours(kind):
             hidden = None
@@ -709,8 +711,8 @@ class _Search:
         self.wait(name, value)
         self._take_method(name, owner, value, one)
         dunder = name.startswith("__") and name.endswith("__")
-        held = one.fields is not NO_FIELDS and not issubclass(type(thing), kinds.module)
-        if held and not dunder and one.weak is None and name not in one.fields:
+        in_fields = one.fields is not NO_FIELDS and not issubclass(type(thing), kinds.module)
+        if in_fields and not dunder and one.weak is None and name not in one.fields:
             self._take(Name(name, Fields(thing), NOTHING))
 
     def _take_method(self, name: str, owner: type, value: Any, one: _Reached) -> None:

@@ -265,7 +265,7 @@ class MemoryTimeline:
         }  # fmt: skip
 
     def _picture(self, kind: str) -> bytes:
-        rows = [held for _, held in self.points()]
+        rows = [live_bytes for _, live_bytes in self.points()]
         series = {name: [row[name] for row in rows] for name in CATEGORIES}
         file = io.BytesIO()
         pictures.memory(file, kind, series, self.table(5))

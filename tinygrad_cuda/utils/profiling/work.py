@@ -152,7 +152,7 @@ class Works:
 
     def origin(self, node: Node) -> Origin:
         """Where a node comes from."""
-        known = self._origins.get(node)
-        if known is None:
-            known = self._origins[node] = origin(node)
-        return known
+        cached = self._origins.get(node)
+        if cached is None:
+            cached = self._origins[node] = origin(node)
+        return cached

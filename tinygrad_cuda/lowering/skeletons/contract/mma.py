@@ -265,8 +265,8 @@ def _ahead(
     once = set[str]()
     if turns * sum(one.nbytes for one in moved) > AHEAD:
         once = {one.name for one in moved if "m" not in IDENTIFIER.findall(one.text)}
-    held = sum(one.nbytes * (1 if one.name in once else turns) for one in moved)
-    if not moved or turns == 1 or held > AHEAD or row:
+    bytes_ahead = sum(one.nbytes * (1 if one.name in once else turns) for one in moved)
+    if not moved or turns == 1 or bytes_ahead > AHEAD or row:
         return "", load
     made = {match[1] for line in load if (match := DECLARED.match(line))}
     if any(made.intersection(IDENTIFIER.findall(one.text)) for one in moved):
