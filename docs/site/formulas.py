@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -10,6 +11,11 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+# An index of what has a bar: it belongs beside, and docutils puts it below.
+BELOW = re.compile(
+    r"<munderover>\s*(<mi>.*?</mi>)\s*(.*?)\s*(<mo stretchy=\"false\">\u02c9</mo>)\s*</munderover>",
+    re.DOTALL,
+)
 logger = logging.getLogger(__name__)
 
 
@@ -17,7 +23,8 @@ def _mathml(text: str, as_block: bool) -> str:
     if as_block and "\\\\" in text and "\\begin" not in text:
         text = f"\\begin{{aligned}}{text}\\end{{aligned}}"
     try:
-        return str(tex2mathml(text, as_block=as_block))
+        text = str(tex2mathml(text, as_block=as_block))
+        return BELOW.sub(r"<msub><mover>\1\3</mover>\2</msub>", text)
     except MathError as error:
         logger.warning("formula %r: %s", text, error)
         return text

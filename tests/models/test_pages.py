@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib import pyplot
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.data import generated_digits, write_idx
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.replay.switches import FAST_PATHS
 
@@ -28,10 +33,15 @@ def files_of(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "blocks", "examples"),
     [
+        ("compiled_when.md", 3, 14),
+        ("first_model.md", 6, 22),
+        ("from_pytorch.md", 4, 12),
+        ("nan.md", 5, 11),
+        ("on_a_gpu.md", 5, 12),
         ("exchange.md", 4, 14),
         ("gradients.md", 10, 45),
         ("kernels.md", 11, 32),
-        ("looking_inside.md", 12, 28),
+        ("looking_inside.md", 9, 24),
         ("onnx.md", 3, 20),
         ("training.md", 6, 30),
         ("transforms.md", 8, 30),
@@ -63,6 +73,32 @@ def test_every_block_of_code(page: str, blocks: int, examples: int) -> None:
     finally:
         tc.set_default_device(None)
     assert not report, "".join(report)
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_the_notebook(
+    files: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its cells run in order, with MNIST's files or without, and what they assert holds."""
+    if files:
+        images, labels = generated_digits(4096)
+        write_idx(tmp_path / "train-images-idx3-ubyte", images)
+        write_idx(tmp_path / "train-labels-idx1-ubyte", labels.astype(np.uint8))
+    pyplot.switch_backend("agg")
+    monkeypatch.setattr(settings, "data", tmp_path)
+    cells = json.loads((DOCS / "digits.ipynb").read_text(encoding="utf-8"))["cells"]
+    programs = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert len(programs) >= 6
+    assert not [cell for cell in programs if cell["outputs"] or cell["execution_count"]]
+    names: dict[str, object] = {}
+    try:
+        for number, cell in enumerate(programs, 1):
+            exec(compile("".join(cell["source"]), f"digits.ipynb, cell {number}", "exec"), names)
+        assert len(pyplot.get_fignums()) == 2
+        assert not files or capsys.readouterr().out.startswith("MNIST ")
+    finally:
+        tc.set_default_device(None)
+        pyplot.close("all")
 
 
 def test_the_blocks_of_the_page_on_data() -> None:
