@@ -16,13 +16,11 @@ HTOD, DTOH = "Memcpy HtoD", "Memcpy DtoH"  # spans of copies, by CUPTI's names
 
 
 class Observer(Protocol):
-    """What is called while a profiler is active; times are `time.perf_counter_ns` of the host.
+    """What is called while a profiler is active; times are `time.perf_counter_ns` of the host."""
 
-    Attributes:
-        single_launches: kernels are launched one by one, so that each can be timed.
-    """
-
-    single_launches: bool
+    def launches_singly(self, device: Any) -> bool:
+        """Whether kernels of this device are launched one by one, so that each can be timed."""
+        ...
 
     def span(self, kind: str, name: str, nbytes: int = 0) -> AbstractContextManager[Any]:
         """Work of the host inside a `with` block.

@@ -37,6 +37,7 @@ def initialize(module):
 data = np.random.default_rng(0)
 points = torch.from_numpy(data.standard_normal((64, 12)).astype(np.float32))
 labels = torch.from_numpy(data.integers(0, 5, 64))
+device = torch.empty(0).device  # from_numpy gives memory of the host
 train, held = random_split(TensorDataset(points, labels), [48, 16])
 loader = DataLoader(train, batch_size=16, shuffle=True)
 model = Net()
@@ -52,6 +53,7 @@ if MISTAKE == "gradient":
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 for _epoch in range(2):
     for x, y in loader:
+        x, y = x.to(device), y.to(device)
         x = x + 0.01 * torch.randn_like(x)
         loss = F.cross_entropy(model(x), y, reduction="sum" if MISTAKE == "mean" else "mean")
         optimizer.zero_grad()

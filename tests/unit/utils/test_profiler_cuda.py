@@ -292,11 +292,15 @@ def test_without_nvtx_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
         nvtx.library.cache_clear()
 
 
-def test_a_plan_of_cpu_runs_beside_cupti() -> None:
-    """CUPTI names kernels of a GPU; a plan of cpu in the same step has none."""
+@pytest.mark.parametrize("device", ["cpu", "emu"])
+def test_a_plan_of_another_device_runs_beside_cupti(device: str) -> None:
+    """CUPTI names kernels of a GPU; others in the same step are timed without it, replayed too."""
     recorder = ProfileRecorder(modules=False, lines=False, single_launches=False)
+    recorder.keep = True
     watched.observer = recorder
     try:
-        assert (tc.ones(3, device="cpu") + 1).tolist() == [2.0, 2.0, 2.0]
+        for _ in range(3):
+            assert (tc.ones(3, device=device) + 3).sqrt().tolist() == [2.0, 2.0, 2.0]
     finally:
         watched.observer = None
+    assert len(recorder.kernels) >= 3

@@ -273,7 +273,7 @@ class LoweredExecutable:
         observer = watched.observer
         single = (
             settings.debug >= 2 or settings.sync or settings.validate or self.runs <= self.singly
-            or (observer is not None and observer.single_launches)
+            or (observer is not None and observer.launches_singly(self.program.device))
         )  # fmt: skip
         if not single:
             self._replay(inputs, results, numbers)
@@ -440,9 +440,9 @@ class LoweredExecutable:
         observer = watched.observer
         if observer is not None:
             observer.ran(self, memory)
-        if observer is not None and observer.single_launches and validator is None:
-            self._launch_observed(order, starter, observer)
-            return
+            if validator is None and observer.launches_singly(self.program.device):
+                self._launch_observed(order, starter, observer)
+                return
         if settings.debug >= 2 and validator is None:
             times = self.machine.timed([starter(number) for number in order])
             for number, time in zip(order, times):

@@ -97,7 +97,8 @@ class ProfileRecorder:
         modules: note each Module's call.
         lines: note the user's line of each span.
         memory: note the memory of each plan that runs.
-        single_launches: launch kernels of replayed programs one by one, to time each.
+        single_launches: launch kernels of replayed programs one by one, to time each; those of
+            an emulator are so in any case, since CUPTI sees a GPU's alone.
         host: note spans of the host, and NumPy's steps.
         device: note kernels and copies of other devices.
 
@@ -229,10 +230,14 @@ class ProfileRecorder:
             device, launch = self._launches.get(name, (as_device(f"cuda:{number}"), name))
             self.kernels.append(KernelRun(device, launch, start, end, float(end - start), "cupti"))
 
+    def launches_singly(self, device: Device) -> bool:
+        """Whether kernels of this device are launched one by one, so that each can be timed."""
+        return self.single_launches or (self.device and device.kind != "cuda")
+
     def ran(self, executable: Any, memory: Sequence[Any]) -> None:
         """A plan is about to run in this memory, which is empty on cpu."""
-        if memory and not self.single_launches:
-            device = executable.program.device
+        device = executable.program.device
+        if memory and not self.launches_singly(device):
             for launch in executable.launches:
                 self._launches[launch.name] = device, launch
         if self.keep and self.memory:
