@@ -9,14 +9,16 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.graph.ops.gelu import gelu_tanh
 from tinygrad_cuda.nn.smooth import softplus as _softplus
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import math as tm
 from tinygrad_cuda.tensors.arguments import unchanged
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
+from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
-from tinygrad_cuda.tensors.layout import copied_strides, gives_rows
+from tinygrad_cuda.tensors.layout import copied_strides, gives_rows, strides_like
 from tinygrad_cuda.tensors.linalg.products import cosine_similarity as cosine_similarity
 from tinygrad_cuda.tensors.linalg.products import pairwise_distance as pairwise_distance
 from tinygrad_cuda.tensors.linalg.products import pdist as pdist
@@ -98,10 +100,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
         approximate: ``"none"``, or ``"tanh"`` for the authors' approximation.
     """
     if approximate == "tanh":
-        # (1 + tanh(u)) / 2 is sigmoid(2u), whose gradient takes fewer operations.
-        twice = math.sqrt(8.0 / math.pi)
-        slope = input * input * (0.044715 * twice) + twice
-        return input * (input * slope).sigmoid()
+        return strides_like(wrap(gelu_tanh(input.node)), input)
     if approximate != "none":
         raise ArgumentError(
             "gelu", "unknown approximation", expect="'none' or 'tanh'", actual=repr(approximate)
