@@ -83,4 +83,5 @@ def test_the_gradient_is_that_of_the_powers() -> None:
     kernels = [kernel for schedule in seen for kernel in schedule.kernels]
     assert any(k.choice is not None and k.choice.copies for k in kernels)
     for found, wanted in zip(own, attention("cpu")):
-        np.testing.assert_allclose(found, wanted, atol=4e-3 * np.abs(wanted).max())
+        # tf32 drops the last 13 bits of both operands: up to 2^-10 of each, in two products.
+        np.testing.assert_allclose(found, wanted, atol=6e-3 * np.abs(wanted).max())

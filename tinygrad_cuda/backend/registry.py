@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.backend.base import Backend
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.locks import forks_wait, new_lock
+
+_backends: dict[Device, Backend] = {}
+_lock = new_lock()
 
 # Module and class of each kind. A backend is imported when its device is first used: the code
 # generator alone is half of the package.
@@ -21,30 +23,26 @@ BACKENDS = {
 }
 
 
-class Backends(dict[Device, Backend]):
-    """The backends of the devices in use, each made when it is first looked up.
+def get(device: Device) -> Backend:
+    """The one backend of `device`, made at first use.
 
     Raises:
         DeviceError: the device cannot be used here; the text says why.
     """
-
-    def __missing__(self, device: Device) -> Backend:
+    backend = _backends.get(device)
+    if backend is None:
         with _lock:
-            if device not in self:
+            backend = _backends.get(device)
+            if backend is None:
                 module, name = BACKENDS[device.kind]
                 with forks_wait:
                     if device.kind == "cuda":
                         imported = _imported_beside_driver(module, device.index)
                     else:
                         imported = importlib.import_module(module)
-                self[device] = getattr(imported, name)(device)
-            return self[device]
-
-
-_lock = new_lock()
-_backends = Backends()
-# Each realization asks: what is there is looked up by the dict itself.
-get: Callable[[Device], Backend] = _backends.__getitem__
+                made: Backend = getattr(imported, name)(device)
+                backend = _backends[device] = made
+    return backend
 
 
 def used() -> list[Backend]:

@@ -25,7 +25,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, threading.Thread]]
     monkeypatch.setattr(runtime, "begin", noted)
     monkeypatch.setattr(runtime, "_gate", runtime._Gate())
     monkeypatch.setattr(runtime._Gate, "_try", lambda gate: "this test has no driver")
-    monkeypatch.setattr(registry, "get", registry.Backends().__getitem__)
+    monkeypatch.setattr(registry, "_backends", {})
     return found
 
 
