@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from operator import call
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, NoMemory
@@ -225,18 +225,21 @@ def _queue_again(cells: Iterable[Cell]) -> None:
             cell.wait(cell.node)
 
 
+class TracedRun(NamedTuple):
+    """A run of the plan that a trace has found: what it computes, and what it overwrites."""
+
+    wanted: list[Node]
+    trace: Trace
+    outputs: list[int]
+    overwrites: dict[int, int]
+    executable: Executable
+    entry: Entry
+
+
 class Lesson(Protocol):
     """What a lookup that has failed keeps of how a trace runs the same graph; it holds no node."""
 
-    def learn(
-        self,
-        wanted: list[Node],
-        trace: Trace,
-        outputs: list[int],
-        overwrites: dict[int, int],
-        executable: Executable,
-        entry: Entry,
-    ) -> None:
+    def learn(self, run: TracedRun) -> None:
         """Called after the run, before its results are there."""
         ...
 
@@ -303,7 +306,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
                 device, executable, storages, numbers, overwrites, results, sites, graph, made
             )
         if lesson is not False:
-            lesson.learn(wanted, trace, outputs, overwrites, executable, entry)
+            lesson.learn(TracedRun(wanted, trace, outputs, overwrites, executable, entry))
     else:
         computed = {}
     for node, value in zip(wanted, map(number_of, wanted)):

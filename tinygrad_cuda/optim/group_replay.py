@@ -207,7 +207,7 @@ def _in_place(steady: SteadyGroup, seen: Seen, scalars: dict[Any, list[Node]]) -
         return None
     positions = [at[id(node)] for node in signature.inputs]
     for entry in entries:
-        plain = entry.overwrites_all and not (entry.fixed_key or entry.inside)
+        plain = all(entry.overwritten) and not (entry.fixed_key or entry.inside)
         if plain and len(entry.target_slots) == len(wanted) == len(set(entry.results)):
             # Each result takes the storage of what it replaces, not of another one.
             targets = [positions[entry.target_slots[position]] for position in entry.results]

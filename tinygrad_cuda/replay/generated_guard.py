@@ -202,23 +202,13 @@ class _GuardWriter:
 
     def attributes(self, node: Node, name: str) -> None:
         """What is structure must be the same; numbers are noted."""
-        op, attributes = node.op, node.attributes
-        (first, *others), value = attributes, next(iter(attributes.values()))
         numbers: list[Number] = []
-        described = structure(op, attributes, numbers, [])
-        number = f"{name}_number"
-        plain = (first in op.literals or first in op.arguments) and type(value) is not tuple
-        if plain and not others:
-            # By far the most frequent: one number and nothing else.
-            self.lines.append(f"{number} = {name}.attributes[{first!r}]")
-            self.refuse(f"type({number}) is tuple", f"len({name}.attributes) != 1")
-            self.numbers[node] = number
-            return
-        self.lines.append(f"{number} = []")
-        arguments = f"{name}.op, {name}.attributes, {number}, []"
+        described = structure(node.op, node.attributes, numbers, [])
+        self.lines.append(f"{name}_numbers = []")
+        arguments = f"{name}.op, {name}.attributes, {name}_numbers, []"
         self.refuse(f"structure({arguments}) != {self.know(described)}")
         if numbers:
-            self.numbers[node] = f"*{number}"
+            self.numbers[node] = f"*{name}_numbers"
 
     def input(self, node: Node, slot: int, storages: dict[int, str]) -> None:
         """A node that has a value, and nothing before it."""

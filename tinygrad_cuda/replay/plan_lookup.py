@@ -8,10 +8,9 @@ Without it a plain step of lenet takes 263 % longer (H200).
 from __future__ import annotations
 
 from collections import Counter
-from operator import attrgetter, le
+from operator import attrgetter
 from typing import Any
 
-from tinygrad_cuda.backend.base import Executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import TgcError
@@ -20,6 +19,7 @@ from tinygrad_cuda.core.trees import picking
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
+from tinygrad_cuda.engine.realize import TracedRun
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.engine.vmap_trace import tracing
 from tinygrad_cuda.graph.compare import same_value
@@ -201,13 +201,13 @@ class Marks:
         self.numbers = signature.numbers
         self.starts = signature.starts()
 
-    def learn(self, *plan: Any) -> None:
-        """Keeps how a trace ran what was marked; `plan` is what `PlanEntry` takes.
+    def learn(self, run: TracedRun) -> None:
+        """Notes how a trace ran what was marked.
 
         One structure may have several plans: a value may be held in one turn and free in the next.
         """
         entries = cache.signatures.setdefault(self.key, PlanEntries())
-        entries[:] = [PlanEntry(self, *plan), *entries[: VARIANTS - 1]]
+        entries[:] = [PlanEntry(self, run), *entries[: VARIANTS - 1]]
 
 
 class PlanEntry:
@@ -215,21 +215,11 @@ class PlanEntry:
 
     Args:
         marks: of its signature.
-        wanted: what gets a value.
-        trace, outputs, overwrites, executable, entry: of the plan that did it.
+        run: by a trace.
     """
 
-    def __init__(
-        self,
-        marks: Marks,
-        wanted: list[Node],
-        trace: Trace,
-        outputs: list[int],
-        overwrites: dict[int, int],
-        executable: Executable,
-        entry: Entry,
-    ) -> None:
-        self.executable = executable
+    def __init__(self, marks: Marks, run: TracedRun) -> None:
+        wanted, trace, outputs, overwrites, self.executable, entry = run
         # Where another number has become an argument since, `entry` has other plans.
         self.entry, self.plans, self.overwrites = entry, entry.plans, overwrites
         slots = [marks.slots[id(storage)] for storage in trace.storages()]
@@ -300,7 +290,6 @@ class PlanEntry:
             self.ranges.append((first, len(targets)))
         self.targets = picking(targets)
         self.target_storages = picking(self.target_slots)
-        self.overwrites_all = all(self.overwritten)
 
     def fits(self, match: GuardMatch, device: Device) -> bool:
         """Whether numbers and references are such that a trace would find this plan."""
@@ -322,8 +311,6 @@ class PlanEntry:
         counts = list(map(reference_count, self.targets(match.inputs)))
         in_slots = list(map(reference_count, self.target_storages(match.storages)))
         expected = self.target_counts
-        if self.overwrites_all and counts == expected:
-            return in_slots == self.slot_counts or all(map(le, in_slots, self.slot_counts))
         free = [
             counts[first:end] == expected[first:end] and count <= most
             for (first, end), count, most in zip(self.ranges, in_slots, self.slot_counts)
@@ -361,16 +348,16 @@ class Expected:
         self.numbers = plan.numbers(match)
         self.storages = list(map(id, plan.storages_of(match.storages)))
 
-    def learn(self, wanted: list[Node], trace: Trace, *plan: Any) -> None:
+    def learn(self, run: TracedRun) -> None:
         """Compares it with the plan of a trace.
 
         Raises:
             TgcError: they differ.
         """
-        _, overwrites, executable, entry = plan
+        wanted, trace, _, overwrites, executable, entry = run
         if entry is not self.expected.entry and overwrites == self.expected.overwrites:
             # A plan of other lines, which TGC_VALIDATE keeps apart.
-            self.marks.learn(wanted, trace, *plan)
+            self.marks.learn(run)
             return
         numbers = [trace.numbers[position] for position in entry.positions]
         if executable is not self.expected.executable and cache.keeps:

@@ -13,7 +13,7 @@ from weakref import ref
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.core.trees import picking
-from tinygrad_cuda.graph.node import Node, Op, Outputs, ResultNode, topological
+from tinygrad_cuda.graph.node import Node, Op, Outputs, ResultNode, node_made, topological
 from tinygrad_cuda.graph.ops import common, indexing
 
 Pick = Callable[[list[Node]], tuple[Node, ...]]
@@ -108,20 +108,9 @@ class SubgraphTemplate:
     ) -> list[Node]:
         """Records all its nodes for other inputs; they come after these."""
         nodes = inputs.copy()
-        add, new = nodes.append, object.__new__
         for op, pick, attributes, outputs, needs, line in self.steps:
-            # What Node does, without the call: half the time of a step is spent here.
-            node: Node = new(Node)
-            node.op = op
-            node.sources = pick(nodes)
-            node.attributes = attributes
-            node.outputs = outputs
-            node.shape, node.dtype = outputs[0]
-            node.device = device
-            node.requires_grad = needs
-            node.site = lines[line]
-            node.storage = node.spent = node.piece = None
-            add(node)
+            made = node_made(op, pick(nodes), attributes, outputs, device, needs, lines[line])
+            nodes.append(made)
         return nodes
 
 
@@ -221,33 +210,3 @@ class Deferred:
         self._nodes = nodes
         self.inputs = self.calls = ()
         return nodes
-
-
-def waiting(
-    template: SubgraphTemplate,
-    head: Any,
-    inputs: tuple[Node, ...],
-    device: Device,
-    site: RawSite | None,
-    codes: Sequence[tuple[int, int]],
-) -> Node:
-    """The result, with the template's only head, of a call that waits: all that it costs."""
-    call: Deferred = _new(Deferred)
-    call.origin = template
-    call.inputs = inputs
-    call.device = device
-    call.lines = (site,)
-    call.calls = ()
-    call.codes = codes
-    call.used = call._nodes = None
-    node: Node = ResultNode()
-    node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = head
-    node.device = device
-    node.site = site
-    node.storage = node.spent = None
-    node.piece = call
-    call.ends = [ref(node)]
-    return node
-
-
-_new = object.__new__

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -25,7 +25,7 @@ from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, site_of
 from tinygrad_cuda.graph.versions import versions
-from tinygrad_cuda.replay.subgraph_template import SubgraphTemplate, waiting
+from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors import autocast
 from tinygrad_cuda.tensors.arguments import Parameters, checks_tensors
@@ -38,26 +38,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 CAPACITY = 1024
 
 
-class _TemplatedCall:
+class _TemplatedCall(NamedTuple):
     """What calls of one kind do.
 
-    Args:
+    Attributes:
         template: of all nodes; its inputs are the Tensors of the call.
-        head: what its result has besides its sources.
+        heads: what its one result has besides its sources.
         strides: of the Tensor that it gives.
         checks: positions of checks, with the text of each one's error.
     """
 
-    __slots__ = ("template", "head", "strides", "checks")
-
-    def __init__(
-        self,
-        template: SubgraphTemplate,
-        head: Any,
-        strides: Any,
-        checks: list[tuple[int, str, str, str]],
-    ) -> None:
-        self.template, self.head, self.strides, self.checks = template, head, strides, checks
+    template: SubgraphTemplate
+    heads: list[Any]
+    strides: Any
+    checks: list[tuple[int, str, str, str]]
 
 
 class _RecordedCalls:
@@ -195,11 +189,14 @@ def _validate(function: Any, args: Any, options: dict[str, Any], result: Any) ->
 def _repeated(
     call: _TemplatedCall, nodes: tuple[Node, ...], recorder: Recorder, site: RawSite | None
 ) -> Any:
-    codes: Any = ()
+    template, lines = call.template, (site,)
+    waiting = Deferred(template, nodes, nodes[0].device, lines)
     if call.checks:
-        codes = [(k, register_check(op, what, site, domain)) for k, op, what, domain in call.checks]
-    node = waiting(call.template, call.head, nodes, nodes[0].device, site, codes)
-    return pending(node, recorder, call.strides, call.template.length)
+        waiting.codes = [
+            (k, register_check(op, what, site, domain)) for k, op, what, domain in call.checks
+        ]
+    (node,) = waiting.results(call.heads, lines)
+    return pending(node, recorder, call.strides, template.length)
 
 
 _PLAIN = frozenset((int, bool, str, type(None), DType))
@@ -236,7 +233,7 @@ def _made(
         except Exception:
             # It looks at a value, say; an error of the call itself is raised again.
             return None
-        return _TemplatedCall(template, template.heads[0], result._strides, checks)
+        return _TemplatedCall(template, template.heads, result._strides, checks)
 
 
 def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:

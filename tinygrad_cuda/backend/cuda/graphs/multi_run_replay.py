@@ -17,9 +17,8 @@ from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Part, kernel_nodes
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
-from tinygrad_cuda.backend.launch.run_chain import RunChain
+from tinygrad_cuda.backend.launch.run_chain import Memory, Numbers, RunChain
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.graph.program import Number
 
 
 class MultiRunGraph(RunChain):
@@ -65,7 +64,7 @@ class MultiRunGraph(RunChain):
         """A chain of the same turns that keeps parameters of its own."""
         return MultiRunGraph(self.gpu, self.turn, self.length, self.origin or self)
 
-    def again(self, mark: Any, arguments: Sequence[Sequence[Number]]) -> bool:
+    def again(self, mark: Any, arguments: Sequence[Numbers]) -> bool:
         """Starts the turns of the last call again, if they have this mark.
 
         Args:
@@ -80,7 +79,7 @@ class MultiRunGraph(RunChain):
         self._start()
         return True
 
-    def _count(self, number: int, arguments: Sequence[Number]) -> None:
+    def _count(self, number: int, arguments: Numbers) -> None:
         """Takes the numbers of a run."""
         program = self.programs[number]
         codes, arguments = program.coded(arguments)
@@ -88,13 +87,7 @@ class MultiRunGraph(RunChain):
         first, last = self.offsets[number : number + 2]
         self.numbers[first:last] = program.numbers.packed(arguments)
 
-    def add(
-        self,
-        number: int,
-        inputs: Sequence[Any],
-        results: Sequence[Any],
-        arguments: Sequence[Number],
-    ) -> None:
+    def add(self, number: int, inputs: Memory, results: Memory, arguments: Numbers) -> None:
         """Run `number` of the chain, in order from 0, on this memory."""
         program, frame = self.programs[number], self.frames[number]
         addresses = [piece.address for piece in program.memory(inputs, results)]
