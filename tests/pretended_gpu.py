@@ -65,6 +65,11 @@ class Stream:
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], None]] = deque()
+        self.captured: list[Callable[[], None]] | None = None  # while it is being captured
+
+    def give(self, work: Callable[[], None]) -> None:
+        """Work of a library, which has no kernel here."""
+        (self.waiting if self.captured is None else self.captured).append(work)
 
     def __int__(self) -> int:
         return id(self)  # a handle, as the driver's
@@ -129,6 +134,13 @@ class Node:
         self.words = self.kernel.words(parameters.kernelParams)
 
 
+class ChildNode:
+    """A graph inside a graph: what a library was captured doing, in its order."""
+
+    def __init__(self, child: Any, before: Sequence[Any]) -> None:
+        self.before, self.words = list(before), [*child.nodes]
+
+
 class Driver:
     """The functions of `cuda.bindings.driver` that the package calls."""
 
@@ -191,6 +203,17 @@ class Driver:
     def cuStreamCreate(self, flags: int) -> Any:
         self.streams.append(Stream())
         return self.ok, self.streams[-1]
+
+    def cuStreamBeginCapture(self, stream: Stream, mode: Any) -> Any:
+        assert stream.captured is None and not stream.waiting
+        stream.captured = []
+        return (self.ok,)
+
+    def cuStreamEndCapture(self, stream: Stream) -> Any:
+        assert stream.captured is not None
+        graph = SimpleNamespace(nodes=stream.captured)
+        stream.captured = None
+        return self.ok, graph
 
     def cuStreamSynchronize(self, stream: Stream) -> Any:
         stream.run()
@@ -401,7 +424,18 @@ class Driver:
     ) -> Any:
         assert count == len(before) == len(after) == len(edges) == 1
         assert edges[0].from_port == 1  # a plain edge comes with its node
+        assert isinstance(before[0], Node) and isinstance(after[0], Node)  # both are kernels
         after[0].before.append(before[0])
+        return (self.ok,)
+
+    def cuGraphAddChildGraphNode(self, graph: Any, before: Any, count: int, child: Any) -> Any:
+        assert count == len(before)
+        graph.nodes.append(ChildNode(child, before))
+        return self.ok, graph.nodes[-1]
+
+    def cuGraphExecChildGraphNodeSetParams(self, executable: Any, node: Any, child: Any) -> Any:
+        assert len(child.nodes) == len(executable.words[node])  # the same kernels
+        executable.words[node] = [*child.nodes]
         return (self.ok,)
 
     def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
@@ -421,11 +455,15 @@ class Driver:
         words = dict(executable.words)
 
         def run() -> None:
-            done: set[Node] = set()
+            done: set[Any] = set()
             while len(done) < len(words):
                 ready = [n for n in words if n not in done and done.issuperset(n.before)]
                 node = self.chance.choice(ready)
-                self.execute(node.kernel, node.grid, node.block, node.shared, words[node])
+                if isinstance(node, ChildNode):
+                    for work in words[node]:
+                        work()
+                else:
+                    self.execute(node.kernel, node.grid, node.block, node.shared, words[node])
                 done.add(node)
 
         stream.waiting.append(run)

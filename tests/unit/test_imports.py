@@ -91,6 +91,7 @@ TYPED = {("tensors", "tensors.tensor")}
 LATE = {
     "backend.cuda.compiler": {"cuda"},
     "backend.cuda.cupti": {"cupti"},
+    "backend.cuda.libraries.cublas": {"nvmath"},
     "backend.cuda.driver": {"cuda"},
     "cuda.nvtx": {"nvtx"},
     "data.transforms.colour": {"scipy"},
@@ -111,8 +112,8 @@ LATE = {
     "utils.training_logs": {"tensorboardX"},
 }
 LAZY = {
-    "cuda", "cupti", "networkx", "matplotlib", "nvtx", "onnx", "onnxruntime", "safetensors",
-    "scipy", "tensorboardX", "torch",
+    "cuda", "cupti", "networkx", "matplotlib", "nvmath", "nvtx", "onnx", "onnxruntime",
+    "safetensors", "scipy", "tensorboardX", "torch",
 }  # fmt: skip
 
 

@@ -42,6 +42,8 @@ ROUNDED = ("high", "medium")  # of these, operands of products may lose mantissa
 SPLIT = ("highest", "tf32x3", *ROUNDED)
 # Rungs of the climb of matrix products, each with a skeleton of its own.
 MATMUL_TIERS = ("naive", "tiled", "register_tiled", "mma", "wgmma")
+# Libraries that may make matrix products in place of generated kernels; each is an extra.
+PROVIDERS = ("cublas",)
 
 
 def _precision(text: str) -> str:
@@ -52,6 +54,12 @@ def _precision(text: str) -> str:
 
 def _tier(text: str) -> str:
     if text and text not in MATMUL_TIERS:
+        raise ValueError(text)
+    return text
+
+
+def _provider(text: str) -> str:
+    if text and text not in PROVIDERS:
         raise ValueError(text)
     return text
 
@@ -170,6 +178,13 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "empty: the quickest by the model of time",
     ),
     EnvironmentVariable(
+        "TGC_PROVIDER",
+        "provider",
+        _provider,
+        "",
+        "the library that makes matrix products on a GPU: cublas; empty: generated kernels",
+    ),
+    EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0
     ),
 )
@@ -220,6 +235,7 @@ class Settings:
     winograd: bool
     matmul_precision: str
     matmul_tier: str
+    provider: str
     pool_limit: int
 
     def __init__(self) -> None:

@@ -97,6 +97,7 @@ class PlanCache:
                 settings.winograd,
                 settings.matmul_precision,
                 settings.matmul_tier,
+                settings.provider,
                 # Where errors or profiles name lines, a plan does not serve programs at others.
                 tuple([node.site for node in trace.owners])
                 if settings.validate or settings.sync or Scopes.root is not None
@@ -156,9 +157,7 @@ def use_matmul_precision(precision: str) -> None:
     Args:
         precision: one of `config.PRECISIONS`.
     """
-    if precision != settings.matmul_precision:
-        settings.matmul_precision = precision
-        _forget_plans()
+    _decide("matmul_precision", precision)
 
 
 def use_matmul_tier(tier: str) -> None:
@@ -167,12 +166,22 @@ def use_matmul_tier(tier: str) -> None:
     Args:
         tier: one of `config.MATMUL_TIERS`; empty leaves the choice to the model of time.
     """
-    if tier != settings.matmul_tier:
-        settings.matmul_tier = tier
-        _forget_plans()
+    _decide("matmul_tier", tier)
 
 
-def _forget_plans() -> None:
-    cache.clear()
-    for forget in forgetting:
-        forget()
+def use_provider(provider: str) -> None:
+    """Has a library make products of matrices on GPUs from here on.
+
+    Args:
+        provider: one of `config.PROVIDERS`; empty has generated kernels make them.
+    """
+    _decide("provider", provider)
+
+
+def _decide(field: str, value: str) -> None:
+    """Changes a setting that plans depend on."""
+    if getattr(settings, field) != value:
+        setattr(settings, field, value)
+        cache.clear()
+        for forget in forgetting:
+            forget()

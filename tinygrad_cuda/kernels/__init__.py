@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from tinygrad_cuda.core.config import MATMUL_TIERS, settings
-from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.engine.plan import use_matmul_tier
+from collections.abc import Callable
+
+from tinygrad_cuda.backend.cuda import driver
+from tinygrad_cuda.backend.cuda.libraries import cublas
+from tinygrad_cuda.core.config import MATMUL_TIERS, PROVIDERS, settings
+from tinygrad_cuda.core.errors import ArgumentError, DeviceError
+from tinygrad_cuda.engine.plan import use_matmul_tier, use_provider
 from tinygrad_cuda.engine.realize import realize_all
 
 TIERS = {"matmul": MATMUL_TIERS}
 
 
 class _Restored:
-    """Puts back the tier of before when a `with` block ends."""
+    """Puts back the choice of before when a `with` block ends."""
 
-    def __init__(self, before: str) -> None:
-        self._before = before
+    def __init__(self, choose: Callable[[str], None], before: str) -> None:
+        self._choose, self._before = choose, before
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *error: object) -> None:
         realize_all()
-        use_matmul_tier(self._before)
+        self._choose(self._before)
 
 
 def use(op: str, tier: str | None) -> _Restored:
@@ -59,7 +63,51 @@ def use(op: str, tier: str | None) -> _Restored:
     realize_all()
     before = settings.matmul_tier
     use_matmul_tier(tier or "")
-    return _Restored(before)
+    return _Restored(use_matmul_tier, before)
 
 
-__all__ = ["TIERS", "use"]
+def provider(name: str | None) -> _Restored:
+    """Has a library make products of matrices on GPUs, from here on or inside a `with` block.
+
+    Calls of ``"cublas"`` (cuBLASLt) are part of a plan's CUDA graph. They take any transposition
+    and batch of float16, bfloat16, float32 (as `tc.set_float32_matmul_precision` permits) and
+    float64, and a bias and a ReLU or a GELU by tanh behind the product; what else follows is a
+    kernel of its own. Products of other dtypes and convolutions stay with the package's kernels.
+    A tier that `use` forces goes before. The algorithm is the library's first recommendation for
+    the shape, so that results have the same bits in each run. What was recorded before is computed
+    first. The variable ``TGC_PROVIDER`` sets the first choice.
+
+    Args:
+        name: ``"cublas"``, which needs the extra: ``pip install 'tinygrad_cuda[cublas]'``; None has
+            the package's own kernels make products, as they do at first.
+
+    Raises:
+        ArgumentError: there is no provider of this name, or it is not installed; later, where a
+            product is computed on ``cpu`` or ``emu``, which have no libraries.
+        DeviceError: there is no GPU.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> with tc.kernels.provider(None):
+        ...     (tc.ones(2, 3) @ tc.ones(3, 2)).tolist()
+        [[3.0, 3.0], [3.0, 3.0]]
+    """
+    if name is not None:
+        if name not in PROVIDERS:
+            raise ArgumentError(
+                "kernels.provider", "an unknown provider",
+                expect=f"{', '.join(PROVIDERS)} or None", actual=repr(name),
+            )  # fmt: skip
+        if not driver.available():
+            raise DeviceError(
+                "kernels.provider", f"{name!r} does not run on the devices 'cpu' and 'emu'",
+                expect="a CUDA device", actual=driver.reason(),
+            )  # fmt: skip
+        cublas.bindings()
+    realize_all()
+    before = settings.provider
+    use_provider(name or "")
+    return _Restored(use_provider, before)
+
+
+__all__ = ["TIERS", "provider", "use"]

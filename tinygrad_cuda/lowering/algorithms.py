@@ -39,6 +39,14 @@ from tinygrad_cuda.lowering.skeletons.contract.contract import (
     tiled_stages,
     weight_gradient_stages,
 )
+from tinygrad_cuda.lowering.skeletons.contract.library import (
+    CUBLAS,
+    DTYPES,
+    LibraryCut,
+    compute_of,
+    library_stages,
+    with_matrices,
+)
 from tinygrad_cuda.lowering.skeletons.contract.loads import (
     is_row_major,
     lie_along_k,
@@ -138,7 +146,10 @@ class Candidate(NamedTuple):
         blocks: of its kernel, where they may be too few.
     """
 
-    cut: Plan[Any] | PlainCut | ChannelsLast | TapSums | DirectCut | WeightGradientCut | Tiles
+    cut: (
+        Plan[Any] | PlainCut | ChannelsLast | TapSums | DirectCut | WeightGradientCut | Tiles
+        | LibraryCut
+    )  # fmt: skip
     clocks: float
     blocks: int = 0
 
@@ -414,6 +425,19 @@ def _image_refusal(problem: Problem) -> str:
     return ""
 
 
+def _cublas(problem: Problem) -> Candidate | str:
+    """By cuBLASLt, which has tiles of its own: the time is that of all units at work."""
+    node, target = problem.node, problem.target
+    if node.dtype.name not in DTYPES:
+        return f"{node.dtype.name} is no dtype of its products"
+    if node.attributes:
+        return "columns of windows are no matrix in memory"
+    compute = compute_of(node)
+    on_units = node.dtype.is_half or compute == "COMPUTE_32F_FAST_TF32"
+    lanes = (on_units and target.matrix_lanes) or target.lanes
+    return Candidate(LibraryCut(compute), problem.flops / (2 * lanes * target.multiprocessors))
+
+
 # Tried in this order; the first that wins against the product is taken. Winograd's transforms are
 # launches of their own, and their model the roughest: it has to win by a tenth.
 TIERS: tuple[Tier, ...] = (
@@ -436,6 +460,11 @@ TIERS: tuple[Tier, ...] = (
     Tier("implicit GEMM", IMPLICIT, _tiled, tiled_stages, product=True),
     Tier("register_tiled", (matmul,), _tiled, tiled_stages, product=True),
 )  # fmt: skip
+# Libraries' tiers, by provider: before all others where `tc.kernels.provider` has chosen one, which
+# a model of our own kernels' time is not to overrule.
+PROVIDER_TIERS: dict[str, tuple[Tier, ...]] = {
+    CUBLAS: (Tier(CUBLAS, (matmul,), _cublas, library_stages, share=inf),),
+}
 # Rungs of the climb that are never the quickest: only `tc.kernels.use` chooses them.
 PLAIN_TIERS: tuple[Tier, ...] = (
     Tier("naive", (matmul,), _plain(shared=False), plain_stages, product=True),
@@ -497,7 +526,8 @@ COMPOSED: dict[Op, Composed] = {
 
 def allowed() -> tuple[Tier, ...]:
     """The tiers that the settings leave."""
-    return tuple(tier for tier in TIERS if settings.winograd or tier.name != "winograd")
+    own = tuple(tier for tier in TIERS if settings.winograd or tier.name != "winograd")
+    return PROVIDER_TIERS.get(settings.provider, ()) + own
 
 
 def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool = False) -> Choice:
@@ -540,6 +570,8 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool
 
 def _copies(tier: Tier, problem: Problem) -> bool:
     """Whether its operands are stored before, as they are multiplied."""
+    if tier.stages is library_stages:
+        return True
     if problem.flops < WORTH_A_COPY:
         return False
     if tier.stages is tf32x3_stages:  # which loads a computed operand as well, and once here
@@ -671,6 +703,8 @@ class _Choosing:
 
     def _chosen(self, made: Node, choice: Choice) -> Node:
         """Notes the tier of a node, whose operands it may want along k."""
+        if choice.tier == CUBLAS:
+            made = with_matrices(made, self.layouts)
         if choice.tier in (TF32, TMA_TF32):
             made = channels_last.k_major(made, lie_along_k(*made.sources), self.layouts)
         self.choices[made] = choice

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.attention import arrange_attention
 from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.lowering.algorithms import COMPOSED, choose_algorithms, with_compositions
+from tinygrad_cuda.lowering.algorithms import (
+    COMPOSED,
+    choose_algorithms,
+    with_compositions,
+)
 from tinygrad_cuda.lowering.codegen.pack import (
     PackedLaunch,
     packed,
@@ -21,13 +26,16 @@ from tinygrad_cuda.lowering.codegen.pack import (
 )
 from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.providers import require_provider
 from tinygrad_cuda.lowering.schedule.arena import EMPTY, Arena, plan_arena
 from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule.fusion import LibraryCalls
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
 from tinygrad_cuda.lowering.schedule.stored_quotients import with_stored_quotients
+from tinygrad_cuda.lowering.skeletons.contract.library import LibraryCut, with_epilogues
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -114,6 +122,25 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
     if "kernel" in kinds:
         outputs = arrange_attention(outputs)
     if "contraction" in kinds:
-        outputs, choices = choose_algorithms(turn_products(outputs), target)
+        require_provider(outputs, target.name, target.libraries)
+        # A library stores a product as a matrix.
+        outputs = turn_products(outputs, arranged=not settings.provider)
+        outputs, choices = choose_algorithms(outputs, target)
         outputs, choices = with_stored_quotients(outputs, choices)
+        if settings.provider:
+            return _with_libraries(outputs, target, overwrites, choices)
     return schedule(outputs, target, overwrites, choices)
+
+
+def _with_libraries(
+    outputs: Sequence[Node],
+    target: Target,
+    overwrites: Mapping[int, Node],
+    choices: Mapping[Node, Choice],
+) -> Schedule:
+    """Kernels and calls, which take the bias and the activation behind a product along."""
+    choices = with_epilogues(outputs, choices)
+    cuts = {node: c.cut for node, c in choices.items() if isinstance(c.cut, LibraryCut)}
+    epilogues = tuple(cut.epilogue for cut in cuts.values() if cut.epilogue is not None)
+    calls = LibraryCalls(frozenset(cuts), epilogues)
+    return schedule(outputs, target, overwrites, choices, calls)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tinygrad_cuda.core.config import PROVIDERS
+
 # Of every NVIDIA GPU since sm_75.
 WARP = 32  # threads
 BANKS = 32  # of shared memory, 4 bytes wide
@@ -53,6 +55,7 @@ class Target:
         co_resident: pairs of blocks on a multiprocessor and blocks that then run at one time on
             the machine; empty if a barrier cannot count copies, as grid_reduce has them.
         waiting_blocks: of a kernel that may wait for each other, one on a multiprocessor; 0: none.
+        libraries: names of `config.PROVIDERS` whose calls the backend can launch.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Target:
     traffic: int
     co_resident: tuple[tuple[int, int], ...] = ()
     waiting_blocks: int = 0
+    libraries: tuple[str, ...] = ()
 
     @property
     def lanes(self) -> int:
@@ -131,20 +135,23 @@ class Target:
         together = tuple((dense, dense * multiprocessors) for dense in crowds)
         return cls(
             name, architecture, multiprocessors, block << 10, shared << 10, l2 << 20, traffic,
-            together, multiprocessors if architecture >= (8, 0) else 0,
+            together, multiprocessors if architecture >= (8, 0) else 0, PROVIDERS,
         )  # fmt: skip
 
     @classmethod
     def h200(cls) -> Target:
         """An H200 (sm_90): 132 multiprocessors, 227 KiB of shared memory for a block."""
         together = ((1, 132), (2, 264))
-        return cls("H200", (9, 0), 132, 227 << 10, 228 << 10, 50 << 20, 2000, together, 132)
+        return cls(
+            "H200", (9, 0), 132, 227 << 10, 228 << 10, 50 << 20, 2000, together, 132, PROVIDERS
+        )
 
     @classmethod
     def emu(cls) -> Target:
         """The emulator: an H200 whose blocks run one after another, or as many as 4 together."""
         together = ((1, 1), (2, 1))
-        return replace(cls.h200(), name="emu", co_resident=together, waiting_blocks=4)
+        return replace(cls.h200(), name="emu", co_resident=together, waiting_blocks=4,
+                       libraries=())  # fmt: skip
 
 
 def traffic_of(bandwidth: float, clock: float) -> int:

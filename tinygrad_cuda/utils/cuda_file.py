@@ -14,6 +14,7 @@ import numpy as np
 from tinygrad_cuda.backend.emu.compiler import HEADERS, HERE, OPTIONS
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, translation_unit
 from tinygrad_cuda.lowering.codegen.skeleton import KernelParam, TensorMap, fill
@@ -83,6 +84,13 @@ class ExportedStep:
 def cuda_text(step: ExportedStep, path: Path, tensors: Path) -> str:
     """The whole file."""
     launches = [launch for run in step.runs for launch in run.executable.launches]
+    call = next((launch for launch in launches if launch.library is not None), None)
+    if call is not None:
+        raise ArgumentError(
+            "export_cuda", "a library's call is no kernel that a file can hold",
+            expect="generated kernels alone", actual=call.text.strip().removeprefix("// "),
+            hint="call the compiled step once under tc.kernels.provider(None), then export it",
+        )  # fmt: skip
     target = step.runs[0].executable.machine.target
     kernels = translation_unit(launches, target)
     maps = any(word.kind == "map" for launch in launches for word in launch.words)

@@ -25,6 +25,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import common, indexing, numeric
 from tinygrad_cuda.graph.program import NOTHING, Number, Program
+from tinygrad_cuda.lowering.providers import require_provider
 from tinygrad_cuda.lowering.schedule.cost import flops
 
 Array = np.ndarray[Any, Any]
@@ -231,6 +232,8 @@ class CpuBackend:
         return view
 
     def compile(self, program: Program) -> CpuExecutable:
+        if settings.provider:
+            require_provider(program.outputs, self.device.kind, ())
         return CpuExecutable(program)
 
     def synchronize(self) -> None:

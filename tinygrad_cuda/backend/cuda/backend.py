@@ -25,6 +25,7 @@ from tinygrad_cuda.backend.cuda.compiler import (
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.cuda.handles import LoadedKernels
+from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt
 from tinygrad_cuda.backend.cuda.raw_kernel import LoadedRawKernel
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier, AsyncCopy
@@ -35,7 +36,7 @@ from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.raw_text import RawText
 from tinygrad_cuda.backend.launch.report import Roof
-from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.config import PROVIDERS, settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.locks import new_lock
@@ -72,6 +73,7 @@ class CudaBackend:
         self._lock = new_lock()
         self._uploads: dict[int, deque[int]] = {}  # addresses of recent ones by size, oldest first
         self._prefetcher: Prefetcher | None = None
+        self._cublas: CublasLt | None = None
         self.pinned, self.copier = Pinned(self.gpu), AsyncCopier(self.gpu)
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
@@ -86,7 +88,7 @@ class CudaBackend:
             gpu.name, gpu.capability, gpu.multiprocessors, gpu.shared_bytes,
             gpu.multiprocessor_shared_bytes, gpu.l2_bytes,
             traffic_of(gpu.bandwidth, gpu.clock_hz), together,
-            gpu.multiprocessors if gpu.capability >= (8, 0) else 0,
+            gpu.multiprocessors if gpu.capability >= (8, 0) else 0, PROVIDERS,
         )  # fmt: skip
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * self.target.lanes * gpu.multiprocessors * gpu.clock_hz
@@ -201,8 +203,9 @@ class CudaBackend:
     def load(self, lowered: Lowered) -> LoadedKernels:
         report = settings.debug >= 5
         units = lowered.units()
-        arch = max(architecture_of(unit, self.gpu.properties.arch) for unit in units)
-        binaries = compile_many(units, arch, REPORT if report else ())
+        own = self.gpu.properties.arch
+        arch = max((architecture_of(unit, own) for unit in units), default=own)
+        binaries = compile_many(units, arch, REPORT if report else ()) if units else []
         if report:
             for binary in binaries:
                 for name, used in resources(binary.log).items():
@@ -212,8 +215,19 @@ class CudaBackend:
                 name: self.gpu.load(binary.cubin)
                 for binary, unit in zip(binaries, units)
                 for name in kernel_names(unit)
-            }
+            },
+            {
+                launch.name: self._library().product(launch.library)
+                for launch in lowered.launches
+                if launch.library is not None
+            },
         )
+
+    def _library(self) -> CublasLt:
+        """The library, which is loaded when a plan first needs it."""
+        if self._cublas is None:
+            self._cublas = CublasLt(self.gpu)
+        return self._cublas
 
     def launch(
         self,
@@ -223,12 +237,12 @@ class CudaBackend:
         touched: list[Any],
         fresh: list[Any],
     ) -> None:
-        function = unit.function(launch.name)
         if launch.together:
+            function = unit.function(launch.name)
             function.prepare(len(words), launch.shared)
             function.require_together(launch.blocks, launch.threads, launch.shared)
         sizes = launch.blocks, launch.threads, launch.shared
-        self.gpu.launch(function, *sizes, words, Label(launch))
+        self.gpu.launch_named(unit, launch.name, sizes, words, Label(launch))
 
     def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
         return self.gpu.tensor_map(tensor, address)

@@ -22,6 +22,8 @@ from tinygrad_cuda.backend.cuda.handles import (
     DriverEvent,
     KernelHandle,
     LaunchAttributes,
+    LoadedCall,
+    LoadedKernels,
     LoadedModule,
 )
 from tinygrad_cuda.backend.cuda.pool import Allocation, DevicePool, size_class
@@ -520,6 +522,47 @@ class DeviceHandle:
             )
         if status:
             raise self.error(f"cuLaunchKernel({function.name}, {grid} x {block})", status)
+        if settings.sync:
+            self.call("cuStreamSynchronize", self.stream)
+
+    def launch_named(
+        self,
+        unit: LoadedKernels,
+        name: str,
+        sizes: tuple[int, int, int],
+        words: bytes,
+        label: object = None,
+    ) -> None:
+        """Starts a kernel of a program, or the library's call of that name.
+
+        Args:
+            unit: the program's.
+            name: of the launch.
+            sizes: blocks, threads of a block and bytes of its shared memory, of a kernel.
+            words: its parameters; read before this returns.
+            label: what stands behind it, such as the user's line.
+        """
+        call = unit.call(name)
+        if call is None:
+            self.launch(unit.function(name), *sizes, words, label)
+        else:
+            self.launch_call(call, words, label)
+
+    def launch_call(self, call: LoadedCall, words: bytes, label: object = None) -> None:
+        """Starts a library's call on the compute stream.
+
+        Args:
+            call: of the library.
+            words: its parameters; read before this returns.
+            label: what stands behind it, such as the user's line.
+
+        Raises:
+            CudaError: the call failed, or, under TGC_SYNC=1, what it started did.
+        """
+        self.enter()
+        with self.lock:
+            self.launches.append((LaunchAttributes(call.name, label),))
+            call.start(words, self.stream)
         if settings.sync:
             self.call("cuStreamSynchronize", self.stream)
 

@@ -156,15 +156,36 @@ class LoadedModule:
         return self._functions[name]
 
 
+class LoadedCall(Protocol):
+    """A library's call that is ready to run; its name is for errors."""
+
+    name: str
+
+    def start(self, words: bytes, stream: Any) -> None:
+        """Runs on a stream; `words` are the launch's parameters."""
+        ...
+
+    def captured(self, words: bytes) -> Any:
+        """What it runs as a graph, which whoever asks destroys."""
+        ...
+
+
 class LoadedKernels:
-    """The kernels of a program, which are in several modules.
+    """The kernels of a program, which are in several modules, and the calls of libraries.
 
     Args:
         modules: those that have them, by the names of the kernels.
+        calls: by the names of their launches.
     """
 
-    def __init__(self, modules: Mapping[str, LoadedModule]) -> None:
-        self._modules = modules
+    def __init__(
+        self, modules: Mapping[str, LoadedModule], calls: Mapping[str, LoadedCall]
+    ) -> None:
+        self._modules, self._calls = modules, calls
+
+    def call(self, name: str) -> LoadedCall | None:
+        """The library's call of that name, if it is no kernel."""
+        return self._calls.get(name)
 
     def function(self, name: str) -> KernelHandle:
         """The kernel of that name."""

@@ -51,7 +51,9 @@ class KernelInfo:
 
     @cached_property
     def source(self) -> str:
-        """CUDA C++, complete."""
+        """CUDA C++, complete; of a library's call a comment that says which."""
+        if self.launch.library is not None:
+            return self.launch.text
         return translation_unit([self.launch], self.target)
 
     @property
@@ -61,6 +63,12 @@ class KernelInfo:
 
     @cached_property
     def _binary(self) -> Binary:
+        if self.launch.library is not None:
+            raise CompileError(
+                "explain", "a library's kernels are not compiled here", expect="a generated kernel",
+                actual=self.launch.text.strip().removeprefix("// "),
+                hint="tc.kernels.provider(None) has generated kernels make products",
+            )  # fmt: skip
         return compile_source(self.source, self.arch, REPORT)
 
     @property

@@ -15,9 +15,15 @@ from tinygrad_cuda.graph.ops import contraction, movement
 RUN = 8  # elements that must stay neighbours in memory: they are stored together
 
 
-def turn_products(outputs: Sequence[Node]) -> tuple[Node, ...]:
-    """The same values; each product in the order in which all of its readers see it."""
-    return _arranged(_turned(outputs))
+def turn_products(outputs: Sequence[Node], arranged: bool = True) -> tuple[Node, ...]:
+    """The same values; each product in the order in which all of its readers see it.
+
+    Args:
+        outputs: of a plan.
+        arranged: whether products may be stored in any order, not in that of a matrix alone.
+    """
+    turned = _turned(outputs)
+    return _arranged(turned) if arranged else turned
 
 
 def _turned(outputs: Sequence[Node]) -> tuple[Node, ...]:

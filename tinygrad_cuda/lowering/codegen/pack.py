@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
+from tinygrad_cuda.lowering.codegen.library_call import LibraryProduct
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS, KernelParam, Stage, fill, named
 from tinygrad_cuda.lowering.schedule.fusion import CHEAP_COST
 from tinygrad_cuda.lowering.target import Target
@@ -47,6 +48,11 @@ class PackedLaunch:
         self.shared = max(stage.shared for stage in self.stages)
         self.threads = self.stages[0].threads
         self.cluster = self.stages[0].cluster
+
+    @property
+    def library(self) -> LibraryProduct | None:
+        """The library's call that it is, if it is no kernel of ours."""
+        return self.stages[0].library
 
     @property
     def together(self) -> bool:
@@ -249,6 +255,7 @@ WGMMA_NAMES = re.compile(r"\btgc_(wgmma_|registers_(take|give)\b)")
 
 def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
     """All that the compiler gets: each stage once, each kernel once."""
+    launches = [launch for launch in launches if launch.library is None]
     texts: dict[str, None] = {}
     for launch in launches:
         for stage in launch.stages:
@@ -278,7 +285,8 @@ def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
 
 def translation_units(launches: Sequence[PackedLaunch], target: Target) -> list[str]:
     """The same in parts of a few kernels, each a `translation_unit`."""
-    kernels = list({launch.name: launch for launch in launches}.values())
+    own = {launch.name: launch for launch in launches if launch.library is None}
+    kernels = list(own.values())
     parts = [kernels[n : n + UNIT_KERNELS] for n in range(0, len(kernels), UNIT_KERNELS)]
     return [translation_unit(part, target) for part in parts]
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import Argument
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
+from tinygrad_cuda.lowering.codegen.library_call import LibraryProduct
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS as THREADS
 
@@ -99,6 +100,11 @@ class Scratch:
     """Memory between the two stages of a split kernel."""
 
     nbytes: int
+
+
+@dataclass(eq=False)
+class LibraryWorkspace(Scratch):
+    """Memory that a library's call may use while it runs; how much of it, the library decides."""
 
 
 @dataclass(eq=False)
@@ -198,6 +204,7 @@ class Stage:
     threads: int = THREADS  # of a block
     waits: bool = False  # its blocks wait for each other
     cluster: int = 1  # blocks that reach each other's shared memory
+    library: LibraryProduct | None = None  # the call that makes it; then there is no text
 
     @property
     def moved(self) -> int:
@@ -212,7 +219,8 @@ class Stage:
 def _bytes_of(words: list[KernelParam]) -> int:
     """Bytes of what a stage reads and writes, each value once."""
     values: list[Node] = [word.item for word in words if word.kind == "value"]
-    parts: list[Scratch] = [word.item for word in words if word.kind == "scratch"]
+    scratch: list[Scratch] = [word.item for word in words if word.kind == "scratch"]
+    parts = [part for part in scratch if not isinstance(part, LibraryWorkspace)]
     sizes = [prod(node.shape) * node.dtype.itemsize for node in values]
     return sum(sizes) + sum(part.nbytes for part in parts)
 

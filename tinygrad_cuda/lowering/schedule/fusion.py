@@ -42,6 +42,7 @@ LONG_ROW = 1 << 15  # a row longer than this, among few, is split, so that it ha
 ALONE = {  # kinds of kernels that take elementwise readers of their results only
     "contract": "a contraction has a kernel of its own",
     "winograd": "a Winograd transform has a kernel of its own",
+    "library": "a library's call takes a bias and an activation alone",
 }
 NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
 ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
@@ -52,6 +53,52 @@ FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
 
 TRANSPARENT = (common.variable, common.detach, common.custom)
+
+
+class LibraryEpilogue(NamedTuple):
+    """What a library's call computes behind its product.
+
+    Attributes:
+        members: the product first, the value that is stored last.
+        bias: a vector that is added to each row, as it is recorded.
+        activation: ``relu``, ``gelu`` (by tanh) or empty.
+    """
+
+    members: tuple[Node, ...]
+    bias: Node | None
+    activation: str
+
+    @property
+    def name(self) -> str:
+        """For a reader."""
+        names = ["bias" if self.bias is not None else "", self.activation]
+        return " and ".join(filter(None, names)) or "the product in another shape"
+
+
+class LibraryCalls(NamedTuple):
+    """The products of a plan that a library makes.
+
+    Attributes:
+        products: all of them.
+        epilogues: of those that have one.
+    """
+
+    products: frozenset[Node] = frozenset()
+    epilogues: tuple[LibraryEpilogue, ...] = ()
+
+    @property
+    def copying(self) -> set[Node]:
+        """Nodes whose operands a call reads from memory."""
+        biased = {epilogue.members[1] for epilogue in self.epilogues if epilogue.bias is not None}
+        return {*self.products, *biased}
+
+    @property
+    def stored(self) -> set[Node]:
+        """What calls store."""
+        return {*self.products, *(epilogue.members[-1] for epilogue in self.epilogues)}
+
+
+NO_CALLS = LibraryCalls()
 
 
 class Edge(NamedTuple):
@@ -319,8 +366,8 @@ class Group:
     """Nodes that are to share a kernel.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract``, ``winograd``, ``scatter``, ``attention`` or
-            ``recurrence``.
+        kind: ``map``, ``row``, ``col``, ``contract``, ``library``, ``winograd``, ``scatter``,
+            ``attention`` or ``recurrence``.
         numel: elements of the space the kernel walks.
         sign: of a row or col kernel, which reduces `rows` lines.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
@@ -460,12 +507,21 @@ def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
 class Groups:
     """The groups, the edges between them, and the rules for joining two."""
 
-    def __init__(self, wanted: tuple[Node, ...], target: Target, copying: set[Node]) -> None:
-        self.target = target
+    def __init__(
+        self,
+        wanted: tuple[Node, ...],
+        target: Target,
+        copying: set[Node],
+        calls: LibraryCalls = NO_CALLS,
+    ) -> None:
+        self.target, self.calls = target, calls
+        self.call_of = {node: one.members for one in calls.epilogues for node in one.members}
         self.wanted = set(wanted)
         self.nodes = order = topological(wanted)
         self.position = {node: position for position, node in enumerate(order)}
+        copying = copying | calls.copying
         self.stop, self.inline, self.edges, self.copied = dataflow(order, self.wanted, copying)
+        self.copied |= calls.stored
         self.order = [
             node for node in order if node in self.edges and node not in self.inline
             and 0 not in node.shape
@@ -555,6 +611,8 @@ class Groups:
 
     def _add(self, node: Node) -> Group:
         group = Group(node, node in self.updates, self.target)
+        if node in self.calls.products:
+            group.kind = "library"
         self.owner[node] = group
         self.after[group] = set()
         self.before[group] = {
@@ -570,6 +628,9 @@ class Groups:
 
         `same_value`: they reduce the same value.
         """
+        if "library" in (a.kind, b.kind) and not self._of_one_call(a, b):
+            b.why = b.why or ALONE["library"]
+            return None
         settled = b.update and a.kind == "contract" and self._settled(a)
         result = merged(a, b, self.edges, self.position, settled)
         if isinstance(result, str):
@@ -599,6 +660,11 @@ class Groups:
             (self.depth[other] for other in self.before[result]), default=0
         )
         return result
+
+    def _of_one_call(self, a: Group, b: Group) -> bool:
+        """Whether a library's call computes all nodes of both."""
+        members = self.call_of.get(a.members[0], ())
+        return all(node in members for node in (*a.members, *b.members))
 
     def _settled(self, product: Group) -> bool:
         """Whether all that reads the old values of a gradient's updates comes before it."""

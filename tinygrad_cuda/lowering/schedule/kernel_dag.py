@@ -12,11 +12,13 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.lowering.schedule.fusion import (
     FLAT,
+    NO_CALLS,
     OTHER,
     TRANSPARENT,
     Edge,
     Group,
     Groups,
+    LibraryCalls,
     Signature,
     is_identity_value,
 )
@@ -123,7 +125,7 @@ class Kernel:
     """Nodes that one kernel computes, and what it stores.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract``, ``tile`` or ``scatter``.
+        kind: ``map``, ``row``, ``col``, ``contract``, ``library``, ``tile`` or ``scatter``.
         nodes: what it evaluates, in topological order (movement ops stay unnamed).
         anchors: those of them that the skeleton itself computes: reductions, the contraction.
         stores: those that end up in memory.
@@ -265,6 +267,7 @@ def schedule(
     target: Target,
     overwrites: Mapping[int, Node] | None = None,
     choices: Mapping[Node, Choice] = NO_CHOICES,
+    calls: LibraryCalls = NO_CALLS,
 ) -> Schedule:
     """Cuts a graph into kernels.
 
@@ -273,9 +276,10 @@ def schedule(
         target: the machine.
         overwrites: for an output's position, the input whose storage it shall take if it can.
         choices: the tiers of products and convolutions.
+        calls: those of them that a library makes.
     """
     wanted = _distinct(outputs)
-    builder = _ScheduleBuilder(wanted, target, {n for n, c in choices.items() if c.copies})
+    builder = _ScheduleBuilder(wanted, target, {n for n, c in choices.items() if c.copies}, calls)
     builder.grow()
     builder.join_siblings()
     overwritten = {
@@ -337,8 +341,10 @@ class _ScheduleBuilder(Groups):
         stored: values that end up in memory.
     """
 
-    def __init__(self, wanted: tuple[Node, ...], target: Target, copying: set[Node]) -> None:
-        super().__init__(wanted, target, copying)
+    def __init__(
+        self, wanted: tuple[Node, ...], target: Target, copying: set[Node], calls: LibraryCalls
+    ) -> None:
+        super().__init__(wanted, target, copying, calls)
         self.stored: set[Node] = set()
 
     def kernels(self, overwritten: dict[Node, Node]) -> list[Kernel]:

@@ -1,4 +1,4 @@
-"""CUDA graphs built from kernel nodes and their true dependencies, updated in place and replayed.
+"""CUDA graphs built from kernels and calls with their true dependencies, updated and replayed.
 
 An edge is plain, or programmatic: then the later kernel may start early and waits by itself.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
+from tinygrad_cuda.backend.cuda.graphs.child_graph import CallNode
 from tinygrad_cuda.backend.cuda.handles import RECENT, KernelHandle, LaunchAttributes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
@@ -42,28 +43,31 @@ class KernelNode:
     after_signal: tuple[int, ...] = ()
     label: object = None
 
+    def slot(self, device: DeviceHandle) -> _Slot:
+        """Its parameters in memory."""
+        return _Slot(device, self)
+
+
+GraphNode = KernelNode | CallNode
+
 
 class _Template:
     """A graph as it was described: executable ones are made from it."""
 
-    def __init__(self, device: DeviceHandle, nodes: Sequence[KernelNode]) -> None:
+    def __init__(self, device: DeviceHandle, nodes: Sequence[GraphNode]) -> None:
         self.device = device
         self.graph: Any = None
         self.graph = device.call("cuGraphCreate", 0)
-        self.account = [
-            LaunchAttributes(node.function.name, node.label) for node in nodes[-RECENT:]
-        ]
-        self.slots = [_Slot(device, node) for node in nodes]
+        self.account = [LaunchAttributes(n.function.name, n.label) for n in nodes[-RECENT:]]
+        self.slots = [node.slot(device) for node in nodes]
         self.handles: list[Any] = []
         for node, slot in zip(nodes, self.slots):
             before = [self.handles[other] for other in node.after]
-            handle = device.call(
-                "cuGraphAddKernelNode", self.graph, before, len(before), slot.parameters
-            )
+            handle = slot.added(self.graph, before)
             self.handles.append(handle)
             self._add_programmatic_edges(node, handle)
 
-    def _add_programmatic_edges(self, node: KernelNode, handle: Any) -> None:
+    def _add_programmatic_edges(self, node: GraphNode, handle: Any) -> None:
         for other in node.after_signal:
             edge = self.device.driver.CUgraphEdgeData()
             kind = self.device.driver.CUgraphDependencyType
@@ -90,7 +94,7 @@ class CudaGraph:
 
     _executable: Any = None
 
-    def __init__(self, device: DeviceHandle, nodes: Sequence[KernelNode]) -> None:
+    def __init__(self, device: DeviceHandle, nodes: Sequence[GraphNode]) -> None:
         self.device = device
         self.updates = 0
         self.edges = sum(len(node.after) for node in nodes)
@@ -104,7 +108,6 @@ class CudaGraph:
         device = self.device = template.device
         self._template = template
         self._words = words
-        self._set = device.driver.cuGraphExecKernelNodeSetParams
         self._launch = device.driver.cuGraphLaunch
         self._executable = device.call("cuGraphInstantiate", template.graph, 0)
         device.call("cuGraphUpload", self._executable, device.stream)
@@ -167,10 +170,7 @@ class CudaGraph:
     def _set_parameters(self, node: int) -> None:
         """Gives the driver a kernel's parameters."""
         template = self._template
-        parameters = template.slots[node].parameters
-        (status,) = self._set(self._executable, template.handles[node], parameters)
-        if status:
-            raise self.device.error("cuGraphExecKernelNodeSetParams", status)
+        template.slots[node].renew(self._executable, template.handles[node])
         self.updates += 1
 
     def parameters(self, node: int) -> memoryview:
@@ -186,7 +186,7 @@ class CudaGraph:
         words: bytes = self._words[node] or self._template.slots[node].memory.raw
         return words
 
-    def _check_order(self, number: int, node: KernelNode) -> None:
+    def _check_order(self, number: int, node: GraphNode) -> None:
         for other in (*node.after, *node.after_signal):
             if not 0 <= other < number:
                 raise ArgumentError(
@@ -203,9 +203,10 @@ class CudaGraph:
 class _Slot:
     """A node's parameters in memory that stays in place, and the driver's description of them."""
 
-    __slots__ = ("words", "memory", "parameters", "_pointer")
+    __slots__ = ("words", "memory", "parameters", "_pointer", "_device", "_set")
 
     def __init__(self, device: DeviceHandle, node: KernelNode) -> None:
+        self._device, self._set = device, device.driver.cuGraphExecKernelNodeSetParams
         node.function.prepare(len(node.words), node.shared_bytes)
         self.words = node.words
         self.memory = ctypes.create_string_buffer(node.words, len(node.words))
@@ -217,3 +218,14 @@ class _Slot:
         parameters.sharedMemBytes = node.shared_bytes
         parameters.kernelParams = ctypes.addressof(self._pointer)
         self.parameters = parameters
+
+    def added(self, graph: Any, before: list[Any]) -> Any:
+        """The node in a graph."""
+        call = self._device.call
+        return call("cuGraphAddKernelNode", graph, before, len(before), self.parameters)
+
+    def renew(self, executable: Any, handle: Any) -> None:
+        """Gives the driver the parameters in `memory`."""
+        (status,) = self._set(executable, handle, self.parameters)
+        if status:
+            raise self._device.error("cuGraphExecKernelNodeSetParams", status)

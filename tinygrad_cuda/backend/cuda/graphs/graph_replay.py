@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
-from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs.child_graph import CallNode
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, GraphNode, KernelNode
 from tinygrad_cuda.backend.cuda.handles import LoadedKernels
 from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
@@ -46,12 +47,13 @@ Part = tuple[LoadedKernels, PackedLaunch, tuple[int, ...], bytes]
 
 def kernel_nodes(
     gpu: DeviceHandle, parts: Sequence[Part], first: KernelNode | None = None
-) -> list[KernelNode]:
+) -> list[GraphNode]:
     """Generated kernels and their edges, for a graph.
 
     Every generated kernel waits for its predecessors before it touches memory and signals after
     that, so from sm_90 on all edges are programmatic: when a kernel may start, all that stands
-    behind its direct predecessors is complete, and it waits for these by itself.
+    behind its direct predecessors is complete, and it waits for these by itself. Kernels of a
+    library neither wait nor signal: edges to and from its calls are plain.
 
     Args:
         gpu: where it runs.
@@ -60,19 +62,23 @@ def kernel_nodes(
         first: what all of them wait for, node 0 if there is one.
     """
     early = gpu.properties.capability >= PROGRAMMATIC
-    nodes = [] if first is None else [first]
+    nodes: list[GraphNode] = [] if first is None else [first]
     shift = len(nodes)
     for unit, launch, before, words in parts:
         # What waits for others waits for the first one through them.
         home = tuple([shift + other for other in before]) or tuple(range(shift))
+        if call := unit.call(launch.name):
+            nodes.append(CallNode(call, words, home, Label(launch)))
+            continue
+        plain = not early or any(isinstance(nodes[other], CallNode) for other in home)
         node = KernelNode(
             unit.function(launch.name),
             launch.blocks,
             launch.threads,
             launch.shared,
             words,
-            () if early else home,
-            home if early else (),
+            home if plain else (),
+            () if plain else home,
             Label(launch),
         )
         nodes.append(node)

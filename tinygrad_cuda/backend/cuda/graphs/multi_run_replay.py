@@ -152,7 +152,6 @@ class MultiRunGraph(RunChain):
         self._send()
         for program, frame in zip(self.programs[:count], self.frames):
             for number, launch in enumerate(program.launches):
-                function = program.unit.function(launch.name)
                 words = frame.words(number)
                 sizes = launch.blocks, launch.threads, launch.shared
-                self.gpu.launch(function, *sizes, words, launch.site)
+                self.gpu.launch_named(program.unit, launch.name, sizes, words, launch.site)

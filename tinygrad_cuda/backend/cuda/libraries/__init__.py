@@ -1,0 +1,1 @@
+"""Libraries beside generated kernels: optional packages, each bound in a file of its own."""

@@ -1,0 +1,55 @@
+"""A product as a library is told of it: plain data, which a backend turns into a call."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LibraryMatrix(NamedTuple):
+    """A matrix for each batch, by columns, as BLAS counts them.
+
+    Attributes:
+        rows, columns: of the matrix in memory.
+        stride: elements from column to column.
+        apart: elements from one batch's matrix to the next.
+        offset: elements before the first.
+    """
+
+    rows: int
+    columns: int
+    stride: int
+    apart: int
+    offset: int
+
+
+class LibraryProduct(NamedTuple):
+    """``result = activation(op(first) @ op(second) + bias)``, by columns: the transpose of ours.
+
+    Attributes:
+        provider: the library.
+        dtype: of operands, bias and result.
+        compute: in which arithmetic, as the library names it.
+        first, second, result: the matrices.
+        transposed: whether op is the transpose, of first and second.
+        batches: how many matrices.
+        bias: elements before the bias's first; None: there is none.
+        activation: ``relu``, ``gelu`` (by tanh) or empty.
+        workspace: bytes that the call may use.
+        words: which of a launch's parameters are first, second, result, workspace and bias.
+    """
+
+    provider: str
+    dtype: str
+    compute: str
+    first: LibraryMatrix
+    second: LibraryMatrix
+    result: LibraryMatrix
+    transposed: tuple[bool, bool]
+    batches: int
+    bias: int | None
+    activation: str
+    workspace: int
+    words: tuple[int, ...]
+
+
+__all__ = ["LibraryMatrix", "LibraryProduct"]
