@@ -1,8 +1,8 @@
 """Products, convolutions and attention of random shapes and layouts on each tier of the kernels.
 
 A program's first step names the tier that makes every product it takes, with a tile, a number of
-slices of k and a number of multiprocessors that are drawn, whatever the cost model says. Results
-and gradients are compared with NumPy in float64 on the same values.
+slices of k and a number of multiprocessors that are drawn, whatever the cost model says; or else a
+library. Results and gradients are compared with NumPy in float64 on the same values.
 """
 
 from __future__ import annotations
@@ -288,6 +288,11 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
         forget()
 
 
+def by_library(seed: int, provider: str) -> list[Step]:
+    """The program of a seed, whose products a library makes."""
+    return [("provider", provider, seed), *generate(seed)[1:]]
+
+
 def forget() -> None:
     """No plan that was made under another choice serves a program."""
     plans.cache.clear()
@@ -301,7 +306,10 @@ def check(program: list[Step], device: str) -> str | None:
     if not wanted:
         return None
     tiers = [step for step in program if step[0] == "tier"]
-    if tiers and device != "cpu":
+    if program[0][0] == "provider":
+        with tc.kernels.provider(program[0][1]):
+            results = run(program, device, exact=False)
+    elif tiers and device != "cpu":
         with forced(tiers[0][1], device, tiers[0][2]):
             results = run(program, device, exact=False)
     else:

@@ -7,6 +7,7 @@ from typing import Any
 
 import products
 import pytest
+from pretended_cublas import pretended_cublas
 
 import tinygrad_cuda as tc
 
@@ -30,6 +31,15 @@ def test_the_tier_that_a_program_names_makes_its_product(name: str) -> None:
         if products.events[name] > before:
             return
     pytest.fail(f"{name} made none of 8 products")
+
+
+@pytest.mark.parametrize("seed", range(700, 712))
+def test_random_products_by_a_library(seed: int) -> None:
+    """On the pretended GPU, by a cuBLASLt in Python: what it reads is in its descriptors alone."""
+    with pretended_cublas() as library:
+        assert products.check(products.by_library(seed, "cublas"), "cuda") is None
+        program = products.by_library(seed, "cublas")
+        assert library.products or program[1][1] in ("convolution", "attention")
 
 
 @pytest.mark.parametrize("fault", ["an element", "not a number"])

@@ -198,6 +198,35 @@ def test_compiled_training(library: CublasLt | None) -> None:
     np.testing.assert_allclose(compiled, plain, rtol=1e-6)
 
 
+def test_a_compiled_function_follows_the_choice(
+    library: CublasLt | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was compiled before is compiled again when another kernel is to multiply."""
+    a, b = on_gpu(numbers(1, 32, 48)), on_gpu(numbers(2, 48, 16))
+    want = a.double().cpu().numpy() @ b.double().cpu().numpy()
+    function = tc.compile(lambda x, y: x @ y)
+    for provider in ("cublas", None, "cublas", None):
+        with tc.kernels.provider(provider):
+            plans.clear()
+            with settings.override(debug=3):
+                check(function(a, b), want)
+            printed = capfd.readouterr().out
+            assert ("tier:  cublas" in printed) == (provider == "cublas")
+            for _ in range(3):
+                check(function(a, b), want)
+
+
+def test_a_call_is_timed_by_its_name(
+    library: CublasLt | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    a, b = on_gpu(numbers(1, 32, 48)), on_gpu(numbers(2, 48, 16))
+    tc.realize(a, b)
+    with settings.override(debug=2):
+        (a @ b).cpu()
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if "cublaslt_matmul" in line]
+    assert "(32, 16)" in line and " us " in line
+
+
 def test_replays_follow_new_addresses(library: CublasLt | None) -> None:
     """A replayed product reads what its operands are now, wherever they lie."""
     w, b = on_gpu(numbers(5, 32, 48)), on_gpu(numbers(6, 32))

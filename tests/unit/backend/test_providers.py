@@ -200,6 +200,16 @@ def test_other_epilogues_are_kernels_of_their_own() -> None:
     assert len(launches) == 2
 
 
+def test_a_cast_behind_a_product_of_halves_is_a_kernel() -> None:
+    """GELU of halves begins with a cast to float32: without the rest it is no epilogue."""
+    x, w, b = (values(*shape).bfloat16() for shape in ((5, 64), (48, 64), (48,)))
+    y = F.linear(x, w, b)
+    for result in (F.gelu(y), y.float(), y.float().sigmoid()):
+        *_, call, after = lowered(result).launches
+        assert call.library is not None and call.library.activation == ""
+        assert call.library.bias == 0 and after.library is None
+
+
 def test_precision_is_the_arithmetic() -> None:
     computes = {}
     for precision in ("highest", "ieee", "high", "medium", "tf32x3"):

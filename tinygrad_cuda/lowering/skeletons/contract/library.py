@@ -275,7 +275,7 @@ def _gelu(x: Node, graph: _Readers) -> list[Node]:
         before, x = readers, readers[0]
     chain = _gelu_chain(x, graph)
     if not chain or not half:
-        return [*before, *chain]
+        return chain
     last = graph.of(chain[-1])
     narrow = (
         len(last) == 1 and last[0].op is ew.cast and last[0].dtype is before[0].sources[0].dtype
@@ -318,6 +318,7 @@ def library_stages(kernel: Kernel, cut: LibraryCut) -> list[Stage]:
         epilogue = None  # it was not joined: a kernel of its own computes it
     end = product if epilogue is None else epilogue.members[-1]
     assert kernel.stores == [end], f"no library call stores {kernel.stores}"
+    assert end.dtype is product.dtype, f"{end} has another dtype than its product"
     params = KernelParams()
     names = [params.read(b.node), params.read(a.node), params.write(end)]
     names.append(params.scratch(LibraryWorkspace(WORKSPACE), "char", True))
