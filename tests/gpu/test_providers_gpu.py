@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.nn import functional as F
 
@@ -196,6 +198,39 @@ def test_compiled_training(library: CublasLt | None) -> None:
     plain, _ = losses(6)
     compiled, _ = losses(6, compiled=True)
     np.testing.assert_allclose(compiled, plain, rtol=1e-6)
+
+
+def test_many_steps_in_one_call(library: CublasLt | None, tmp_path: Path) -> None:
+    """Calls are nodes of a graph of three steps, too; a file of CUDA C++ cannot hold them."""
+
+    def training() -> tuple[Any, Any]:
+        net, optimizer = model()
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step, net
+
+    x, y = on_gpu(numbers(9, 3, 32, 48)), tc.tensor(np.arange(96).reshape(3, 32) % 10).to("cuda")
+    plain, own = training()
+    compiled, other = training()
+    function = tc.compile(compiled, steps=3)
+    for _ in range(3):
+        for turn in range(3):
+            last = plain(x[turn], y[turn])
+        losses = function(x, y).cpu().numpy()
+        np.testing.assert_allclose(losses[-1], last.item(), rtol=1e-6)
+    for one, two in zip(own.parameters(), other.parameters()):
+        np.testing.assert_allclose(
+            one.detach().cpu().numpy(), two.detach().cpu().numpy(), 1e-5, 1e-6
+        )
+    with pytest.raises(ArgumentError, match="a library's call is no kernel that a file can hold"):
+        tc.export_cuda(function, tmp_path / "step.cu", x, y)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_compiled_function_follows_the_choice(

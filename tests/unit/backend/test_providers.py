@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import struct
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from pretended_cublas import CublasLt, pretended_cublas
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.libraries import cublas
 from tinygrad_cuda.core.config import PROVIDERS, settings
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError
 from tinygrad_cuda.lowering.algorithms import PROVIDER_TIERS, TIERS
 from tinygrad_cuda.lowering.codegen.library_call import LibraryMatrix
@@ -143,6 +146,18 @@ def test_a_view_that_is_not_aligned_says_so(library: CublasLt) -> None:
     assert library.preference is not None
     assert library.preference.attributes["MIN_ALIGNMENT_A_BYTES"] == 16
     assert library.preference.attributes["MIN_ALIGNMENT_B_BYTES"] == 4
+
+
+def test_memory_that_is_not_aligned_is_refused(library: CublasLt) -> None:
+    """Of another library, say: the algorithm was chosen for aligned memory."""
+    a = tc.ones(8, 8, device="cuda")
+    (a @ a).cpu()
+    machine: Any = registry.get(as_device("cuda"))
+    (loaded,) = machine._library()._products.values()
+    words = struct.pack("<3Q", 4100, 8192, 16384)
+    with pytest.raises(ArgumentError, match="memory of a product is not aligned"):
+        loaded.start(words, machine.gpu.stream)
+    assert len(library.products) == 1
 
 
 def test_no_algorithm_is_an_error_before_anything_has_changed(library: CublasLt) -> None:

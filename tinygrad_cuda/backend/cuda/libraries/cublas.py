@@ -220,6 +220,13 @@ class LoadedProduct:
         product, library = self.product, self.library
         values = struct.unpack(f"<{len(words) // WORD}Q", words)
         first, second, result, workspace, *bias = (values[word] for word in product.words)
+        for address in (first, second, result, *bias):
+            if address % ALIGNED:  # another library's memory, for which no algorithm was asked
+                raise ArgumentError(
+                    "kernels.provider", "memory of a product is not aligned",
+                    expect=f"addresses that are multiples of {ALIGNED} bytes",
+                    actual=f"{address:#x}", hint="x.clone() has memory of its own",
+                )  # fmt: skip
         itemsize = ITEMSIZES[product.dtype]
         first += product.first.offset * itemsize
         second += product.second.offset * itemsize
