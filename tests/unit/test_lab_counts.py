@@ -59,7 +59,7 @@ def traced(device: str, *options: str) -> tuple[int, int, int, list[str]]:
     ("device", "most_files", "most_changes", "last"),
     [
         ("cpu", 17, 46, "backend/cpu/backend.py"),
-        ("emu", 26, 97, "backend/emu/runtime.py"),
+        ("emu", 25, 95, "backend/emu/runtime.py"),
     ],
 )
 def test_a_first_call_passes_few_files(

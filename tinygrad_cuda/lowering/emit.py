@@ -18,7 +18,7 @@ from tinygrad_cuda.lowering.codegen.skeleton import (
     wrapped,
 )
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED, vector_width
+from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED
 from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
@@ -47,7 +47,7 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     """Pointwise: each thread makes a few neighbouring elements of every output."""
     if kernel.numel >= TILED and (cut := transpose_cut(kernel)) is not None:
         return transpose_stages(kernel, cut)
-    width, wide = vector_width(kernel, kernel.numel), is_wide(kernel)
+    width, wide = kernel.vector_width(kernel.numel), is_wide(kernel)
     items = kernel.numel // width
     blocks = -(-items // THREADS)
     label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)

@@ -28,6 +28,8 @@ from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of, stored_valu
 from tinygrad_cuda.lowering.target import Target
 
 EACH = ("map", "contract", "winograd")  # kinds of kernels that store each element of their loop
+SMALL = 1 << 15  # elements below which threads are worth more than vectors
+BUSY = 16  # elements of a thread that has enough to do
 
 
 class TileSums(NamedTuple):
@@ -176,6 +178,30 @@ class Kernel:
     def wide_stores(self) -> list[Node]:
         """Stores with more than one value a row."""
         return [node for node in self.stores if not self.is_line(node)]
+
+    @property
+    def full_size_reads(self) -> list[Node]:
+        """Values that it reads, of at least as many elements as its space."""
+        return [node for node in self.reads if prod(node.shape) >= self.numel]
+
+    @property
+    def full_size_values(self) -> list[Node]:
+        """The stores and reads of so many elements."""
+        return [n for n in (*self.stores, *self.reads) if prod(n.shape) >= self.numel]
+
+    def vector_width(self, inner: int, threads: int = 0) -> int:
+        """How many neighbours a thread takes: 16 bytes of the widest operand, dividing `inner`.
+
+        `threads`: how many there will be, if that is settled; then vectors cost none.
+        """
+        large = self.full_size_values
+        busy = 0 < threads * BUSY <= self.numel
+        if not large or (self.numel < SMALL and not busy):
+            return 1
+        width: int = min(8, 16 // max(node.dtype.itemsize for node in large))
+        while inner % width:
+            width //= 2
+        return width
 
     @cached_property
     def checks(self) -> bool:

@@ -6,7 +6,6 @@ The skeletons are cut by these numbers; the rules of fusion ask them whether a k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
@@ -17,9 +16,7 @@ from tinygrad_cuda.lowering.target import WARP, Target
 
 THREADS = 256  # of every generated kernel, so that any two can share a launch
 BLOCKS = 4  # for each multiprocessor, of a reduction that is split
-SMALL = 1 << 15  # elements below which threads are worth more than vectors
 TILED = 60_000  # elements of a map from which on tiles are worth a barrier
-BUSY = 16  # elements of a thread that has enough to do
 AHEAD = 4  # loads of a thread that may be in flight for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
 WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
@@ -44,28 +41,12 @@ def accumulator_bytes(node: Node) -> int:
     return row_of(node).cuda.nbytes(max(node.sources[0].dtype.itemsize, 4))
 
 
-def vector_width(kernel: Kernel, inner: int, threads: int = 0) -> int:
-    """How many neighbours a thread takes: 16 bytes of the widest operand, dividing `inner`.
-
-    `threads`: how many there will be, if that is settled; then vectors cost none.
-    """
-    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
-    busy = 0 < threads * BUSY <= kernel.numel
-    if not wide or (kernel.numel < SMALL and not busy):
-        return 1
-    width: int = min(8, 16 // max(node.dtype.itemsize for node in wide))
-    while inner % width:
-        width //= 2
-    return width
-
-
 def row_parts(kernel: Kernel) -> int:
     """How many blocks share a row: several of a long one among few, if one loop makes it all."""
     lines, length = rows_of(kernel.sign), length_of(kernel.sign)
-    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
     few = (
         lines < kernel.target.multiprocessors
-        and length * sum(n.dtype.itemsize for n in wide) > WORTH_PARTS
+        and length * sum(n.dtype.itemsize for n in kernel.full_size_values) > WORTH_PARTS
     )
     summed = [node.sources[0] for node in kernel.anchors]
     if (not few and length <= LONG_ROW) or follows((*summed, *kernel.wide_stores), kernel):
@@ -76,7 +57,7 @@ def row_parts(kernel: Kernel) -> int:
 def row_width(kernel: Kernel, group: int) -> int:
     """How many neighbours each of the `group` threads of a row takes."""
     last = kernel.sign[-1][0] if kernel.sign else 1
-    width = vector_width(kernel, last, rows_of(kernel.sign) * group)
+    width = kernel.vector_width(last, rows_of(kernel.sign) * group)
     while group > WARP and width > 1 and length_of(kernel.sign) // width * 4 < group * 3:
         width //= 2
     return width
@@ -119,8 +100,8 @@ def carrying_threads(kernel: Kernel) -> int:
 
 def walk_registers(rows: Kernel, sums: Sequence[Node]) -> int:
     """Registers of a thread whose warp walks over rows and carries column sums."""
-    wide = [node for node in rows.reads if prod(node.shape) >= rows.numel]
-    each = sum(max(node.dtype.itemsize, 4) for node in wide) + sum(map(accumulator_bytes, sums))
+    operands = sum(max(node.dtype.itemsize, 4) for node in rows.full_size_reads)
+    each = operands + sum(map(accumulator_bytes, sums))
     return values_of_thread(rows, WARP) * each // 4 + WALK_SPARE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from tinygrad_cuda.lowering.codegen import index as ix
@@ -11,7 +10,7 @@ from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, comment, fill, stem, wrapped
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.resources import THREADS, enough_blocks, vector_width
+from tinygrad_cuda.lowering.schedule.resources import THREADS, enough_blocks
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     Accumulator,
     ReductionAccumulators,
@@ -171,11 +170,11 @@ def _col_width(kernel: Kernel) -> int:
     """Neighbouring lines that a thread takes: a vector, if enough threads are left."""
     inner = kernel.sign[-1][0]
     if _is_long(kernel):
-        width = vector_width(kernel, inner)
+        width = kernel.vector_width(inner)
         while inner // width < LEAST_STRIPS and width > 1:
             width //= 2
         return width
-    width = vector_width(kernel, inner)
+    width = kernel.vector_width(inner)
     enough = (
         inner // width >= WARP
         or rows_of(kernel.sign) // width >= enough_blocks(kernel.target) * THREADS
@@ -185,7 +184,7 @@ def _col_width(kernel: Kernel) -> int:
 
 def _is_long(kernel: Kernel) -> bool:
     """Whether it reads few long columns of 16-bit values, of which a vector holds eight."""
-    halves = any(n.dtype.is_half and prod(n.shape) >= kernel.numel for n in kernel.reads)
+    halves = any(node.dtype.is_half for node in kernel.full_size_reads)
     few = rows_of(kernel.sign) <= FEW and len(kernel.anchors) <= SUMS
     return halves and few and length_of(kernel.sign) >= LONG
 

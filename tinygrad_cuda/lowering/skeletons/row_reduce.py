@@ -56,8 +56,8 @@ def row_stages(kernel: Kernel) -> list[Stage]:
 
 def _register_values(kernel: Kernel) -> int:
     """How many values of a row a thread may keep."""
-    wide = [node for node in kernel.reads if prod(node.shape) >= kernel.numel]
-    alone = len(wide) == 1 and wide[0].dtype.itemsize <= 4
+    reads = kernel.full_size_reads
+    alone = len(reads) == 1 and reads[0].dtype.itemsize <= 4
     return REGISTER_VALUES_ALONE if alone else REGISTER_VALUES
 
 
@@ -72,7 +72,7 @@ def _lasting(kernel: Kernel) -> set[Node]:
     large = large_values(kernel)
     if large.isdisjoint(kernel.stores):
         return set()
-    return {node for node in large.intersection(kernel.reads) if prod(node.shape) >= kernel.numel}
+    return large.intersection(kernel.full_size_reads)
 
 
 def _row(kernel: Kernel) -> list[Stage]:

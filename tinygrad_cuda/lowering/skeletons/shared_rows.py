@@ -25,8 +25,8 @@ def has_room(kernel: Kernel) -> bool:
 
 
 def _row_bytes(kernel: Kernel) -> int:
-    wide = (node for node in kernel.reads if prod(node.shape) >= kernel.numel)
-    return sum(_aligned(length_of(kernel.sign) * node.dtype.itemsize) for node in wide)
+    length = length_of(kernel.sign)
+    return sum(_aligned(length * node.dtype.itemsize) for node in kernel.full_size_reads)
 
 
 def _offset(kernel: Kernel) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
@@ -299,9 +298,8 @@ def _bounds(problem: MatrixContraction, lanes: int) -> str:
 
 def lanes_of(problem: MatrixContraction) -> int:
     """Neighbouring outputs that a thread stores at once: 16 bytes of the widest value."""
-    kernel = problem.kernel
-    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
-    lanes = STRIP // (4 if problem.scratch else max(node.dtype.itemsize for node in wide))
+    widest = max(node.dtype.itemsize for node in problem.kernel.full_size_values)
+    lanes = STRIP // (4 if problem.scratch else widest)
     while problem.run % lanes:
         lanes //= 2
     return lanes
