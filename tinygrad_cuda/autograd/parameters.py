@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def is_model(value: Any) -> bool:
-    """Whether a value is a Module, whose class is of a higher room."""
+    """Whether a value is a Module, whose class is of a higher package."""
     return hasattr(value, "named_parameters") and hasattr(value, "named_buffers")
 
 

@@ -16,7 +16,7 @@ from tinygrad_cuda.lowering.target import Target
 
 
 class Replays:
-    """What a backend may recognise of earlier runs; the replay room switches it.
+    """What a backend may recognise of earlier runs; `replay` switches it.
 
     Attributes:
         cuda_graphs: a program that runs again is replayed as a graph.

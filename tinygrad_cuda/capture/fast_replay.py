@@ -2,7 +2,7 @@
 
 It does what `frame` and `run` of a `CapturedProgram` do, for programs and states where nothing has
 to be copied, replaced or made anew but the results. Where that is not so, those two do it.
-It stays in this room: it reads a `CapturedProgram`, field by field, in 3 us.
+It stays in this package: it reads a `CapturedProgram`, field by field, in 3 us.
 Without it a compiled call of denoiser_sample takes 583 % longer (H200).
 """
 

@@ -32,7 +32,7 @@ class ReplayFrame:
 
     Attributes:
         cells: the cells, by their number in the program.
-        nodes: what they held at the beginning.
+        nodes: their values at the beginning.
         values: their storages, the constants, then the outputs of each run.
     """
 

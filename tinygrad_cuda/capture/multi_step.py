@@ -313,7 +313,7 @@ class _Results:
         self.done += 1
 
     def expect(self, turns: MultiStepReplay) -> bool:
-        """Makes room for what a program returns; whether its results fit to those so far."""
+        """Allocates memory for what a program returns; whether its results fit to those so far."""
         flat = turns.program.leaves
         for x in turns.results:
             if len(x.outputs) != 1 or not whole_words(x.outputs[0][0], x.outputs[0][1].itemsize):

@@ -2,7 +2,7 @@
 
 The guards are checked once, the memory of all replays is laid out before the first, and the host
 writes only the parameters in which one replay differs from the one that it replaces.
-It stays in this room: it is how `steps=n` runs, and reads a `CapturedProgram` field by field.
+It stays in this package: it is how `steps=n` runs, and reads a `CapturedProgram` field by field.
 Without it many steps of mlp_64 in one call take 745 % longer (H200).
 """
 

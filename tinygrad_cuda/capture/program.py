@@ -383,7 +383,7 @@ class CapturedProgram:
         return tuple(made) if self.flat else rebuilt(self.structure, iter(made))
 
     def named(self, error: OutOfMemoryError) -> OutOfMemoryError:
-        """The error of a replay without room, with the operation and line of what has none."""
+        """The error of a replay out of memory, with the operation and line of the value."""
         return named_error(error, [made for run in self.runs for made in run.made])
 
     # Comparing ------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class StepEvent:
 
 
 class Made(NamedTuple):
-    """What an error says of a value without room: the user's operation, its line, the bytes."""
+    """What an out-of-memory error says of a value: the user's operation, its line, the bytes."""
 
     op: str
     site: RawSite | None
@@ -383,7 +383,7 @@ class Capture:
         """Copies constants that a plan is about to overwrite: every replay needs them anew.
 
         The plan stays the one of the plain program, and with it every bit. Entered constants,
-        drawn ones among them, are held by their list: no plan overwrites them.
+        drawn ones among them, are referenced by their list: no plan overwrites them.
         """
         forgotten = {id(reference()) for reference in self._forgotten}
         for slot in overwrites.values():

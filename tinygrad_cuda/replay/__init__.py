@@ -1,4 +1,4 @@
-"""What makes the second time cheaper than the first; without it every room does its work again."""
+"""What makes the second time cheaper than the first; without it all work is done again."""
 
 from __future__ import annotations
 

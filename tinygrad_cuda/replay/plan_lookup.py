@@ -204,7 +204,7 @@ class Marks:
     def learn(self, run: TracedRun) -> None:
         """Notes how a trace ran what was marked.
 
-        One structure may have several plans: a value may be held in one turn and free in the next.
+        One structure may have several plans: others may refer to a value in one turn alone.
         """
         entries = cache.signatures.setdefault(self.key, PlanEntries())
         entries[:] = [PlanEntry(self, run), *entries[: VARIANTS - 1]]

@@ -280,8 +280,8 @@ def _names(step: Any, number: Callable[[Any], int]) -> dict[int, str]:
                 owner = names.get(number(parameter.cell.node.storage), "parameter")
                 for key, value in state.items():
                     if isinstance(value, TensorBase):
-                        held: Any = value
-                        names.setdefault(number(held.cell.node.storage), f"{owner}.{key}")
+                        tensor: Any = value
+                        names.setdefault(number(tensor.cell.node.storage), f"{owner}.{key}")
     return names
 
 

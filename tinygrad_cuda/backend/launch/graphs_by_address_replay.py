@@ -1,6 +1,6 @@
 """Graphs by the addresses they were made for, of which a loop has few by turns.
 
-It stays in this room: each launch asks it.
+It stays in this package: each launch asks it.
 Without it a compiled call of denoiser_sample takes 209 % longer (H200).
 """
 

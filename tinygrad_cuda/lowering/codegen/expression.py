@@ -30,7 +30,7 @@ from tinygrad_cuda.lowering.schedule.resources import THREADS
 
 EARLY = 48  # registers of a thread for operands that are loaded before the first loop needs them
 VECTOR = 16  # bytes of a load at most
-DEAR = 8  # cost from which a value is held for later phases instead of being made again
+DEAR = 8  # cost from which a value stays in registers for later phases instead of being made again
 _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
 _INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:LL)?\)?")  # as `literal` writes it
 

@@ -171,7 +171,7 @@ def _wide_reads(columns: Kernel) -> list[Node]:
 
 
 def _has_room(rows: Kernel, parts: Sequence[Kernel]) -> bool:
-    """Whether a block has room for the running values of so many columns."""
+    """Whether a block's shared memory holds the running values of so many columns."""
     anchors = [(part, node) for part in parts for node in part.anchors]
     if len(anchors) > SUMS:
         return False

@@ -428,7 +428,7 @@ def _together(one: _Span, other: _Span) -> bool:
 
 
 def _lowest(taken: list[tuple[int, int, _Span]], size: int) -> int:
-    """The lowest offset with so much room between what is taken."""
+    """The lowest offset with so many free bytes behind it."""
     start = 0
     for first, end, _ in sorted(taken, key=lambda piece: piece[:2]):
         if first - start >= size:

@@ -1,6 +1,6 @@
 """A program's launches as one CUDA graph: built from the second run on, only changes written.
 
-It stays in this room: it is made of calls of the driver.
+It stays in this package: it is made of calls of the driver.
 Without it a compiled step of denoiser_train takes 556 % longer (H200).
 """
 
