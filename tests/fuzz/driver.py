@@ -28,6 +28,7 @@ INSTRUMENTS = (
     "repeats",
     "loops",
     "slow",
+    "watched",
     "traps",
     "special",
     "products",

@@ -15,7 +15,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.core.interrupts import of_this_thread
 from tinygrad_cuda.engine.capture import capturing, watching
-from tinygrad_cuda.graph.node import Node, mode, node_made
+from tinygrad_cuda.graph.node import Node, mode, node_made, topological
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.versions import versions
 
@@ -221,6 +221,14 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+def pending_nodes() -> list[Node]:
+    """What this thread has recorded and live cells wait for, on all devices, sources first."""
+    references = [r for waiting in local.recorder.pending.values() for r in waiting]
+    roots = [cell.node for reference in references if (cell := reference()) is not None]
+    order = topological(roots, lambda node: node.storage is not None)
+    return [node for node in order if node.storage is None]
 
 
 def _recorder_after_fork() -> None:

@@ -6,7 +6,6 @@ The plans of one call of the step are run again from the same operands: each op 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tinygrad_cuda.graph.node import Node, node_made, origin_of, with_sources
 from tinygrad_cuda.graph.ops import common, random, reduction
 from tinygrad_cuda.graph.program import Number, Program
 from tinygrad_cuda.replay.switches import switches
+from tinygrad_cuda.utils.plans import noting_plans
 
 Array = np.ndarray[Any, Any]
 Run = list[Array]
@@ -291,20 +291,14 @@ def _apart(
 def _noted_plans() -> Iterator[list[NotedPlan]]:
     """The plans that this thread realizes inside a `with` block, each as it was before it ran."""
     plans: list[NotedPlan] = []
-    thread, lookup = threading.get_ident(), realize.run_cached_plan
 
-    def noted(device: Device, wanted: list[Node]) -> bool | realize.Lesson:
-        if threading.get_ident() == thread:
-            plan = NotedPlan(device, wanted)
-            if plan.program.outputs:
-                plans.append(plan)
-        return lookup(device, wanted)
+    def note(device: Device, wanted: list[Node]) -> None:
+        plan = NotedPlan(device, wanted)
+        if plan.program.outputs:
+            plans.append(plan)
 
-    realize.run_cached_plan = noted
-    try:
+    with noting_plans(note):
         yield plans
-    finally:
-        realize.run_cached_plan = lookup
 
 
 # Runs --------------------------------------------------------------------------------------------

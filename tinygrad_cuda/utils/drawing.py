@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.observer import LineScope, ScopedCode, watched
 from tinygrad_cuda.core.trees import leaves
-from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph import draw as drawing
 from tinygrad_cuda.graph.node import Node, record_scopes, topological
@@ -22,6 +20,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering.lower import scheduled
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.utils.plans import noting_plans
 from tinygrad_cuda.utils.profiling.recorder import ProfileRecorder
 from tinygrad_cuda.utils.profiling.work import origin, scope_of
 
@@ -132,21 +131,15 @@ def recorded_plans(
         before: called before each.
     """
     plans: list[DrawnPlan] = []
-    thread, lookup = threading.get_ident(), realize.run_cached_plan
 
-    def noted(device: Device, wanted: list[Node]) -> bool | realize.Lesson:
-        if threading.get_ident() == thread:
-            if before is not None:
-                before()
-            plans.append(DrawnPlan(wanted))
-            del plans[: -(most or len(plans))]
-        return lookup(device, wanted)
+    def note(device: Device, wanted: list[Node]) -> None:
+        if before is not None:
+            before()
+        plans.append(DrawnPlan(wanted))
+        del plans[: -(most or len(plans))]
 
-    realize.run_cached_plan = noted
-    try:
+    with noting_plans(note):
         yield plans
-    finally:
-        realize.run_cached_plan = lookup
 
 
 class DrawnPlan:

@@ -6,18 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
+from weakref import WeakSet
 
+from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.observer import scopes
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.core.trees import leaves
+from tinygrad_cuda.engine.cell import pending_nodes
 from tinygrad_cuda.graph.node import Node, gradient_mode, topological
 from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import get_default_device, zeros
 from tinygrad_cuda.utils.drawing import record_modules
+from tinygrad_cuda.utils.plans import noting_plans
 from tinygrad_cuda.utils.profiling.work import scope_of
 
 
@@ -31,9 +35,10 @@ def summary(
 ) -> ModelSummary:
     """What the modules of a model give, hold and cost in one forward pass; nothing is computed.
 
-    The pass is recorded in evaluation mode and without gradients, and dropped. FLOPs are those of
-    the model of cost, a multiplication and an addition counting two. Bytes are what a module reads
-    and writes at least: its inputs, parameters and outputs.
+    The pass is recorded in evaluation mode and without gradients, and dropped; only values at
+    which it looks itself, as by ``item()``, are computed. FLOPs are those of the model of cost, a
+    multiplication and an addition counting two. Bytes are what a module reads and writes at least:
+    its inputs, parameters and outputs.
 
     Args:
         model: the model.
@@ -163,6 +168,9 @@ class _Calls:
         self.model = model
         self.by_path: dict[str, ModuleRow] = {}
         self._open = 0
+        # What waited for a value before the pass: a look in it computes that as well.
+        self._before: set[Node] = set()
+        self._counted: WeakSet[Node] = WeakSet()
 
     @property
     def rows(self) -> list[ModuleRow]:
@@ -177,7 +185,9 @@ class _Calls:
             for module in self.model.modules():
                 handles.append(module.register_forward_pre_hook(self._enter))
                 handles.append(module.register_forward_hook(self._leave))
-            yield
+            self._before.update(pending_nodes())
+            with noting_plans(self._note):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -196,6 +206,22 @@ class _Calls:
         row.output_bytes += sum(map(_nbytes, outputs))
         row.nbytes += sum(map(_nbytes, (*outputs, *module.parameters())))
 
+    def _note(self, device: Device, wanted: list[Node]) -> None:
+        """Counts what is about to be computed: afterwards nodes have lost their sources."""
+        self._add(topological(wanted, _has_value))
+
+    def _add(self, nodes: Iterable[Node]) -> None:
+        """Adds the FLOPs of nodes to the modules in which they were recorded."""
+        for node in nodes:
+            scope = scope_of(node.site)
+            if scope is None or _has_value(node) or node in self._before or node in self._counted:
+                continue
+            self._counted.add(node)
+            work, names = flops(node), scope.module.split(".")
+            for length in range(1, len(names) + 1):
+                if (row := self.by_path.get(".".join(names[:length]))) is not None:
+                    row.flops += work
+
     @staticmethod
     def _path() -> str:
         here = scopes.here
@@ -205,17 +231,13 @@ class _Calls:
     def count(self, result: Any, inputs: Any) -> None:
         """Adds the FLOPs of what was recorded between the inputs and the result."""
         state = [*self.model.parameters(), *self.model.buffers(), *_tensors(inputs)]
-        before: set[Node] = {node for t in state for node in (t.node, t.cell.node)}
+        self._before.update(node for t in state for node in (t.node, t.cell.node))
         ends = [tensor.node for tensor in _tensors(result)]
-        for node in topological(ends, before.__contains__):
-            scope = scope_of(node.site)
-            if node in before or scope is None:
-                continue
-            names = scope.module.split(".")
-            work = flops(node)
-            for length in range(1, len(names) + 1):
-                if (row := self.by_path.get(".".join(names[:length]))) is not None:
-                    row.flops += work
+        self._add(topological(ends, lambda node: node in self._before or _has_value(node)))
+
+
+def _has_value(node: Node) -> bool:
+    return node.storage is not None
 
 
 @contextmanager

@@ -102,3 +102,54 @@ def test_what_it_refuses() -> None:
     with pytest.raises(tc.ShapeError, match="linear"):
         tc.summary(model, input_size=(1, 3))
     assert not model._forward_hooks and model.training
+
+
+def test_a_forward_pass_that_looks_at_a_value() -> None:
+    """What is computed for the look loses its sources, and is counted all the same."""
+
+    class Looks(nn.Module):
+        def __init__(self, look: bool) -> None:
+            super().__init__()
+            self.first, self.second, self.look = nn.Linear(4, 3), nn.Linear(3, 2), look
+
+        def forward(self, x: tc.Tensor) -> tc.Tensor:
+            hidden = self.first(x).sum(0, keepdim=True)
+            if self.look and hidden.sum().item() > 1e9:
+                hidden = hidden * 2
+            return self.second(hidden)
+
+    plain, looks = (tc.summary(Looks(look), tc.ones(5, 4)) for look in (False, True))
+    flops = {row.path: row.flops for row in looks.rows}
+    assert flops["Looks.first"] == plain.rows[1].flops > 0
+    assert flops["Looks.second"] == plain.rows[2].flops > 0
+    # The look itself: a sum of three.
+    assert plain.total_flops < looks.total_flops <= plain.total_flops + 3
+
+
+def test_work_that_waits_is_not_the_models() -> None:
+    """A look computes all that is pending, also calls of the model from before the summary."""
+
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: tc.Tensor) -> tc.Tensor:
+            h: tc.Tensor = self.layer(x)
+            return h if h.sum() > 1e9 else h * 2
+
+    class Plain(Looks):
+        def forward(self, x: tc.Tensor) -> tc.Tensor:
+            h: tc.Tensor = self.layer(x)
+            return h.sum() * h
+
+    model, plain, x = Looks(), Plain(), tc.ones(5, 4)
+    alone, whole = tc.summary(model, x), tc.summary(plain, x)
+    with tc.record_modules(), tc.record_modules():
+        waits = model.layer(x).exp()
+        again = tc.summary(model, waits @ tc.ones(3, 4))
+        held = plain(x)
+        after = tc.summary(plain, held @ tc.ones(3, 4))
+    assert [row.flops for row in again.rows] == [row.flops for row in alone.rows]
+    assert [row.flops for row in after.rows] == [row.flops for row in whole.rows]
+    assert waits.shape == held.shape
