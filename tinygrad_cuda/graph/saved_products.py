@@ -148,7 +148,7 @@ def tensordot(arguments: Arguments) -> list[Any]:
 def inner(arguments: Arguments) -> list[Any]:
     """``inner(input, other)``: over the last dimensions."""
     x, y = map(Operand.of, _first(arguments, "other"))
-    if len(x.shape) > 1 and len(y.shape) > 1:
+    if x.shape and y.shape:
         x, y = _contracted(x, y, [-1], [-1])
     return list(_saved(x, y))
 

@@ -32,7 +32,7 @@ OTHERS = (
     "nn.functional.linear_cross_entropy", "nn.functional.triplet_margin_with_distance_loss",
     "nn.functional.multi_head_attention_forward", "nn.functional.dropout", "nn.functional.rrelu",
     "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout", "as_strided_scatter",
-    "nn.functional.avg_pool2d", "slice", "masked_fill", "repeat", "inner", "unfold",
+    "nn.functional.avg_pool2d", "slice", "masked_fill", "repeat", "unfold",
 )  # fmt: skip
 OPS = {
     full_name(op): op
@@ -216,3 +216,25 @@ def test_a_gradient_of_a_gradient_is_refused_where_torch_refuses_it(name: str) -
 def test_a_composed_function_is_one_operation_without_a_template_too(name: str) -> None:
     with switches.only():
         assert not differences(PREFIX + name, OPS[PREFIX + name], "constant")
+
+
+# Shapes of two operands; a contracted size of 1 has torch sum the first one before the product.
+CONTRACTED = (
+    ((1,), (1,)), ((3,), (3,)), ((2, 1), (1,)), ((1,), (2, 1)), ((2, 1), (3, 1)), ((1, 1), (1,)),
+    ((2, 3), (3,)), ((3,), (2, 3)), ((1, 3), (1, 3)), ((0,), (0,)), ((2, 2, 1), (3, 1)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["inner", "tensordot"])
+@pytest.mark.parametrize(("a", "b"), CONTRACTED)
+def test_contracted_sizes(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Which operands of a contraction over the last dimensions may be written afterwards."""
+    operands = [torch.zeros(a), torch.zeros(b)]
+    args = (*operands, ([-1], [-1])) if name == "tensordot" else tuple(operands)
+    call = Call(args, {}, operands)
+    with tc.autograd.check_versions(True):
+        for gradual in ((0,), (1,), (0, 1)):
+            for number in (0, 1):
+                case = Case(gradual, False, number, False)
+                theirs = refused(torch, getattr(torch, name), call, case, "first")
+                assert refused(tc, getattr(tc, name), call, case, "first") == theirs, case
