@@ -179,14 +179,25 @@ def binary_cross_entropy_with_logits(
         ShapeError: the shapes differ.
     """
     same_shape("binary_cross_entropy_with_logits", input, target)
-    if pos_weight is None:
-        # softplus(x) - x t, but where t is 1 and x large nothing cancels.
-        losses = (1 - target) * input + softplus(-input)
-    else:
-        # -log s = softplus(-x) and -log(1 - s) = softplus(-x) + x.
-        losses = (1 - target) * input + (1 + (pos_weight - 1) * target) * softplus(-input)
+    losses = _logistic(input, target, pos_weight)
     losses = losses if weight is None else losses * weight
     return reduce("binary_cross_entropy_with_logits", losses, reduction)
+
+
+def _logistic(input: Tensor, target: Tensor, pos_weight: Tensor | None) -> Tensor:
+    """``w t softplus(-x) + (1 - t) softplus(x)``; neither it nor its slope cancels at either end.
+
+    Where x is positive it is ``(1 - t) x + (1 - t + w t) log1p(exp(-x))``, else the first term is
+    ``-w t x``. A slope of ``1 - t - sigmoid(-x)`` would be 0 from x = -17 on, where t is 0.
+    """
+    positive = input > 0
+    smooth = where(positive, -input, input).exp().log1p()
+    if pos_weight is None:
+        plain: Tensor = (positive.to(input.dtype) - target) * input + smooth
+        return plain
+    slope = positive.to(input.dtype) - where(positive, 1, pos_weight) * target
+    weighted: Tensor = slope * input + (1 + (pos_weight - 1) * target) * smooth
+    return weighted
 
 
 # Classes ------------------------------------------------------------------------------------
@@ -617,7 +628,7 @@ def multilabel_soft_margin_loss(
 ) -> Tensor:
     """Binary cross-entropy of logits (N, C) with 0 or 1, averaged over the classes of each row."""
     same_shape("multilabel_soft_margin_loss", input, target)
-    losses = (1 - target) * input + softplus(-input)
+    losses = _logistic(input, target, None)
     losses = losses if weight is None else losses * weight
     return reduce("multilabel_soft_margin_loss", losses.mean(-1), reduction)
 
