@@ -14,7 +14,7 @@ class Kind(NamedTuple):
     Attributes:
         name: for reports.
         mode: "follow" where replays must give the new value, "refuse" where the first call must
-            raise, "either" where both are right; "elsewhere" too, and the line may be another's.
+            raise, "either" where both are right.
         setup: source that makes the value.
         expression: reads it, a number.
         change: source that has the expression give another number.
@@ -197,7 +197,7 @@ KINDS = [
     _kind("sys.argv", "import sys", "len(sys.argv)", "sys.argv.append('x')"),
     _kind("a module in sys.modules", "import sys, types\nname_N = 'made_N'\n"
           "sys.modules[name_N] = types.ModuleType(name_N)\nsys.modules[name_N].v = 2.0",
-          "sys.modules[name_N].v", "sys.modules[name_N].v += 1", "elsewhere"),
+          "sys.modules[name_N].v", "sys.modules[name_N].v += 1", "refuse"),
     # Containers.
     _kind("a list", "things_N = [2.0]", "things_N[0]", "things_N[0] += 1"),
     _kind("a list in a list", "things_N = [[[2.0]]]", "things_N[0][0][0]",

@@ -165,9 +165,6 @@ def check(program: list[Step], device: str) -> str | None:
     if error is not None:
         if all(kind.mode == "follow" for kind in kinds):
             return f"refused: {error}"
-        # All modules of the process are searched: one of them may hold what is refused.
-        if any(kind.mode == "elsewhere" for kind in kinds):
-            return None
         return None if LOCATED in str(error) else f"unlocated: {error}"
     wanted = ran(text, program, compiled=False)
     return None if repr(got) == repr(wanted) else f"stale: {got} instead of {wanted}"

@@ -356,6 +356,9 @@ class _Search:
             return
         self.seen[id(value)] = value
         self.abstract = self.abstract or issubclass(kind, abc.ABCMeta)
+        if value is sys.modules:  # names tried in all that they hold: hours in a large process
+            self.collected.refused.append((name, "it reads sys.modules: all that is imported"))
+            return
         if issubclass(kind, kinds.tensor):
             self.wait(name, *(value.leaf.hooks.values() if value.leaf is not None else ()))
             return
