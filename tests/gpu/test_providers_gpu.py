@@ -117,7 +117,10 @@ def gelu(x: Array) -> Array:
 def test_epilogues(
     library: CublasLt | None, dtype: str, bias: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Bias, ReLU and GELU by tanh are part of the call: one launch, without another kernel."""
+    """Bias, ReLU and GELU by tanh are part of the call: one launch, without another kernel.
+
+    The library's GELU of float64 lacks digits: it stays a kernel.
+    """
     x, w, b, y = linear(dtype, bias)
     check(F.linear(x, w, b), y, dtype)
     check(F.linear(x, w, b).relu(), np.maximum(y, 0), dtype)
@@ -125,7 +128,7 @@ def test_epilogues(
     assert calls(lambda: F.linear(x, w, b), capfd) == ["library"]
     assert calls(lambda: F.linear(x, w, b).relu(), capfd) == ["library"]
     gelus = calls(lambda: F.gelu(F.linear(x, w, b), approximate="tanh"), capfd)
-    assert gelus == ["library"]
+    assert gelus == (["library", "map"] if dtype == "float64" else ["library"])
 
 
 def test_other_epilogues_are_kernels(

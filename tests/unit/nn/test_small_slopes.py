@@ -26,9 +26,8 @@ def logistic(t: float, w: float = 1.0) -> Callable[[Any], Any]:
 
 
 def entropy(t: float, w: float | None = None) -> Callable[[Any], Any]:
-    weight = None if w is None else tc.tensor(w)
     return lambda x: F.binary_cross_entropy_with_logits(
-        x, tc.full(x.shape, t), reduction="sum", pos_weight=weight
+        x, tc.full(x.shape, t), reduction="sum", pos_weight=None if w is None else tc.tensor(w)
     )
 
 

@@ -267,6 +267,8 @@ def _relu(x: Node, graph: _Readers) -> list[Node]:
 def _gelu(x: Node, graph: _Readers) -> list[Node]:
     """The nodes of ``x sigmoid(x (CUBIC x x + LINEAR))``, in float32, or none."""
     before: list[Node] = []
+    if x.dtype.name == "float64":
+        return []  # the library's is off by 1e-11 of the largest result (13.1, H200)
     half = x.dtype.is_half
     if half:
         readers = graph.of(x)
