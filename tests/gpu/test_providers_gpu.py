@@ -28,6 +28,10 @@ REAL = runtime.available() and importlib.util.find_spec("nvmath") is not None
 TOLERANCE = {"float64": 1e-13, "float32": 1e-5, "bfloat16": 2**-7, "float16": 2**-9}
 
 
+# A default device chosen while there is a pretended GPU would outlive it.
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+
 @pytest.fixture
 def library() -> Iterator[CublasLt | None]:
     """The library in Python; None where the real one multiplies."""
