@@ -13,11 +13,7 @@ from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.attention import arrange_attention
 from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.lowering.algorithms import (
-    COMPOSED,
-    choose_algorithms,
-    with_compositions,
-)
+from tinygrad_cuda.lowering.algorithms import COMPOSED, choose_algorithms, with_compositions
 from tinygrad_cuda.lowering.codegen.pack import (
     PackedLaunch,
     packed,

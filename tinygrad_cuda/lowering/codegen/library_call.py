@@ -1,4 +1,4 @@
-"""A product as a library is told of it: plain data, which a backend turns into a call."""
+"""A product that a library computes: plain data, which a backend turns into a call."""
 
 from __future__ import annotations
 
