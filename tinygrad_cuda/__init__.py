@@ -86,6 +86,7 @@ from tinygrad_cuda.core.layouts import (
     strided,
 )
 from tinygrad_cuda.core.names import unknown_name
+from tinygrad_cuda.kernels import tune
 from tinygrad_cuda.tensors import functions as _functions
 from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.autocast import (
@@ -314,6 +315,7 @@ __all__ = [
     "threshold_",
     "triplet_margin_loss",
     "true_divide",
+    "tune",
     "typename",
     "uint8",
     "unsafe_chunk",

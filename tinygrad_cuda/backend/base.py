@@ -13,6 +13,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import NOTHING, Number, Program
 from tinygrad_cuda.lowering.target import Target
+from tinygrad_cuda.lowering.tuning_table import Tuned
 
 
 class Replays:
@@ -103,6 +104,18 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Waits for all work."""
+        ...
+
+    def tune(self, mode: str) -> None:
+        """Chooses kernels so from here on.
+
+        Args:
+            mode: one of `config.TUNING`.
+        """
+        ...
+
+    def tuned(self) -> Sequence[Tuned]:
+        """The measured choices that plans are made with."""
         ...
 
     def take_error(self, wait: bool = True) -> BadIndex | None:

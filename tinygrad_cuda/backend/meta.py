@@ -17,6 +17,7 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import DeviceError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import NOTHING, Number, Program
+from tinygrad_cuda.lowering.tuning_table import Tuned
 
 
 class Nothing:
@@ -80,6 +81,13 @@ class MetaBackend:
 
     def synchronize(self) -> None:
         """There is nothing to wait for."""
+
+    def tune(self, mode: str) -> None:
+        """There are no kernels."""
+
+    def tuned(self) -> tuple[Tuned, ...]:
+        """No choices."""
+        return ()
 
     def take_error(self, wait: bool = True) -> BadIndex | None:
         """No index is looked at."""

@@ -45,6 +45,16 @@ MATMUL_TIERS = ("naive", "tiled", "register_tiled", "mma", "wgmma")
 # Libraries that may make matrix products in place of generated kernels; each is an extra.
 PROVIDERS = ("cublas",)
 
+# What decides the kernels of products and convolutions: the model of time alone, choices that were
+# measured before, or these with what is missing measured when a plan is made.
+TUNING = ("off", "cached", "on")
+
+
+def _tuning(text: str) -> str:
+    if text in TUNING:
+        return text
+    return "on" if _boolean(text) else "off"
+
 
 def _precision(text: str) -> str:
     if text not in PRECISIONS:
@@ -185,6 +195,14 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "the library that makes matrix products on a GPU: cublas; empty: generated kernels",
     ),
     EnvironmentVariable(
+        "TGC_TUNE",
+        "tune",
+        _tuning,
+        "off",
+        "on measures the kernels of products and convolutions and remembers the quickest, cached "
+        "uses what was measured, off leaves the choice to the model of time",
+    ),
+    EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0
     ),
 )
@@ -236,6 +254,7 @@ class Settings:
     matmul_precision: str
     matmul_tier: str
     provider: str
+    tune: str
     pool_limit: int
 
     def __init__(self) -> None:

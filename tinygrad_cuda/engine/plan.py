@@ -98,6 +98,7 @@ class PlanCache:
                 settings.matmul_precision,
                 settings.matmul_tier,
                 settings.provider,
+                settings.tune,
                 # Where errors or profiles name lines, a plan does not serve programs at others.
                 tuple([node.site for node in trace.owners])
                 if settings.validate or settings.sync or Scopes.root is not None
@@ -157,7 +158,7 @@ def use_matmul_precision(precision: str) -> None:
     Args:
         precision: one of `config.PRECISIONS`.
     """
-    _decide("matmul_precision", precision)
+    decide("matmul_precision", precision)
 
 
 def use_matmul_tier(tier: str) -> None:
@@ -166,7 +167,7 @@ def use_matmul_tier(tier: str) -> None:
     Args:
         tier: one of `config.MATMUL_TIERS`; empty leaves the choice to the model of time.
     """
-    _decide("matmul_tier", tier)
+    decide("matmul_tier", tier)
 
 
 def use_provider(provider: str) -> None:
@@ -175,11 +176,11 @@ def use_provider(provider: str) -> None:
     Args:
         provider: one of `config.PROVIDERS`; empty has generated kernels make them.
     """
-    _decide("provider", provider)
+    decide("provider", provider)
 
 
-def _decide(field: str, value: str) -> None:
-    """Changes a setting that plans depend on."""
+def decide(field: str, value: str) -> None:
+    """Changes a setting that plans depend on: all are forgotten."""
     if getattr(settings, field) != value:
         setattr(settings, field, value)
         cache.clear()

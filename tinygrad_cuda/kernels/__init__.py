@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.libraries import cublas
 from tinygrad_cuda.core.config import MATMUL_TIERS, PROVIDERS, settings
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError
 from tinygrad_cuda.engine.plan import use_matmul_tier, use_provider
 from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.kernels.restored import Restored
+from tinygrad_cuda.kernels.tuning import TunedKernel, choices, tune
 
 TIERS = {"matmul": MATMUL_TIERS}
 
 
-class _Restored:
-    """Puts back the choice of before when a `with` block ends."""
-
-    def __init__(self, choose: Callable[[str], None], before: str) -> None:
-        self._choose, self._before = choose, before
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        realize_all()
-        self._choose(self._before)
-
-
-def use(op: str, tier: str | None) -> _Restored:
+def use(op: str, tier: str | None) -> Restored:
     """Forces the kernels of an operation, from here on or inside a `with` block.
 
     Results keep their dtype and their errors; the order of sums differs from tier to tier. What was
@@ -63,10 +49,10 @@ def use(op: str, tier: str | None) -> _Restored:
     realize_all()
     before = settings.matmul_tier
     use_matmul_tier(tier or "")
-    return _Restored(use_matmul_tier, before)
+    return Restored(use_matmul_tier, before)
 
 
-def provider(name: str | None) -> _Restored:
+def provider(name: str | None) -> Restored:
     """Has a library make products of matrices on GPUs, from here on or inside a `with` block.
 
     Calls of ``"cublas"`` (cuBLASLt) are part of a plan's CUDA graph. They take any transposition
@@ -107,7 +93,7 @@ def provider(name: str | None) -> _Restored:
     realize_all()
     before = settings.provider
     use_provider(name or "")
-    return _Restored(use_provider, before)
+    return Restored(use_provider, before)
 
 
-__all__ = ["TIERS", "provider", "use"]
+__all__ = ["TIERS", "TunedKernel", "choices", "provider", "tune", "use"]

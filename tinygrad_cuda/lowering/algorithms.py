@@ -67,6 +67,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     clocks,
     itemsize_of,
     plan,
+    plans,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
 from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise
@@ -86,6 +87,8 @@ from tinygrad_cuda.lowering.skeletons.conv.windows import (
 from tinygrad_cuda.lowering.skeletons.conv.winograd import Tiles, by_tiles, tiles_of_least_time
 from tinygrad_cuda.lowering.skeletons.recurrence import tiles as recurrence_tiles
 from tinygrad_cuda.lowering.target import Target
+from tinygrad_cuda.lowering.tuning import Decision, TuningProblems, cut_text
+from tinygrad_cuda.lowering.tuning_table import Tuned
 
 # Operations of a product on matrix units from which on its operands are stored before. On an H200
 # loads through registers take 1 us longer for each 1e9, a kernel that stores an operand 3 us.
@@ -103,6 +106,7 @@ SPLIT_WINDOWS = False  # whether several taps are, whose loads have not been tim
 # Operations from which on a product is split: of fewer, launches decide more than arithmetic.
 WORTH_A_SPLIT = 2.5e8
 CHANNELS_LAST = "channels last"
+INNER = ": "  # between it and the tier of its product
 NO_WINDOWS = "no overlapping windows of one group"
 
 
@@ -144,6 +148,7 @@ class Candidate(NamedTuple):
         cut: how its kernel divides the work.
         clocks: an estimate of its time, in clocks of a multiprocessor.
         blocks: of its kernel, where they may be too few.
+        tiles: of matrix units, from which the cut was chosen; a tuner tries others of them.
     """
 
     cut: (
@@ -152,6 +157,7 @@ class Candidate(NamedTuple):
     )  # fmt: skip
     clocks: float
     blocks: int = 0
+    tiles: mma_tiles.Tiles = ()
 
 
 @dataclass(frozen=True)
@@ -203,14 +209,19 @@ def _with_tables(cut: Plan[Any], problem: Problem) -> Plan[Any]:
     return cut
 
 
+def _of_tiles(problem: Problem, tiles: mma_tiles.Tiles) -> Candidate:
+    """The cut of least time of a product on matrix units."""
+    cut = mma_tiles.plan(problem.product, problem.target, tiles)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, problem.target), tiles=tiles)
+
+
 def _mma(problem: Problem) -> Candidate | str:
     target = problem.target
     if not problem.node.dtype.is_half:
         return f"{problem.node.dtype.name} is no operand of mma"
     if not target.matrix_lanes:
         return f"mma of 16 x 8 x 16 is of sm_80, not of {target.name}"
-    cut = mma_tiles.plan(problem.product, target, mma_tiles.MMA_TILES)
-    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+    return _of_tiles(problem, mma_tiles.MMA_TILES)
 
 
 def _wgmma(problem: Problem) -> Candidate | str:
@@ -221,8 +232,7 @@ def _wgmma(problem: Problem) -> Candidate | str:
         return (
             f"no wgmma but on sm_90a, {target.name} is sm_{''.join(map(str, target.architecture))}"
         )
-    cut = mma_tiles.plan(problem.product, target, mma_tiles.WGMMA_TILES)
-    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+    return _of_tiles(problem, mma_tiles.WGMMA_TILES)
 
 
 def _plain(shared: bool) -> Callable[[Problem], Candidate]:
@@ -248,8 +258,7 @@ def _tma(problem: Problem) -> Candidate | str:
     tiles: mma_tiles.Tiles = mma_tiles.JOINING_TILES
     if columns is not None:
         tiles = mma_tiles.TMA_PING_PONG if ping_pong else mma_tiles.TMA_TILES
-    cut = mma_tiles.plan(problem.product, target, tiles)
-    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+    return _of_tiles(problem, tiles)
 
 
 def _tma_tf32(problem: Problem) -> Candidate | str:
@@ -259,9 +268,8 @@ def _tma_tf32(problem: Problem) -> Candidate | str:
     columns = problem.node.attributes.get("windows")
     if not tma.describes(problem.a, problem.b, (not first, not second), columns):
         return "an operand is no matrix in memory"
-    cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TMA_TF32_TILES)
-    time = mma_tiles.clocks(cut, problem.product, problem.target)
-    return Candidate(cut, time + _k_major_clocks(problem))
+    candidate = _of_tiles(problem, mma_tiles.TMA_TF32_TILES)
+    return candidate._replace(clocks=candidate.clocks + _k_major_clocks(problem))
 
 
 def _mn_major(problem: Problem) -> Candidate | str:
@@ -271,9 +279,9 @@ def _mn_major(problem: Problem) -> Candidate | str:
         return "both operands lie along k"
     if not tma.describes(problem.a, problem.b, columns=problem.node.attributes.get("windows")):
         return "an operand is no matrix in memory"
-    cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.MN_MAJOR_TILES)
-    time = mma_tiles.clocks(cut, problem.product, problem.target)
-    return Candidate(cut, time if "windows" in problem.node.attributes else PREDICTED * time)
+    candidate = _of_tiles(problem, mma_tiles.MN_MAJOR_TILES)
+    measured = "windows" in problem.node.attributes
+    return candidate._replace(clocks=candidate.clocks * (1 if measured else PREDICTED))
 
 
 def _mn_major_windows(problem: Problem) -> Candidate | str:
@@ -287,9 +295,8 @@ def _mn_major_windows(problem: Problem) -> Candidate | str:
 def _tf32(problem: Problem) -> Candidate | str:
     if reason := _k_major_refusal(problem):
         return reason
-    cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TF32_TILES)
-    time = mma_tiles.clocks(cut, problem.product, problem.target)
-    return Candidate(cut, time + _k_major_clocks(problem))
+    candidate = _of_tiles(problem, mma_tiles.TF32_TILES)
+    return candidate._replace(clocks=candidate.clocks + _k_major_clocks(problem))
 
 
 def _k_major_clocks(problem: Problem) -> float:
@@ -349,7 +356,7 @@ def _split_product(
     if 2 * prod(product[:4]) < WORTH_A_SPLIT:
         return "too few products"
     cut = mma_tiles.plan(product, target, tiles)
-    return Candidate(cut, mma_tiles.clocks(cut, product, target))
+    return Candidate(cut, mma_tiles.clocks(cut, product, target), tiles=tiles)
 
 
 def _exact_clocks(product: Product, target: Target) -> float:
@@ -530,6 +537,13 @@ def allowed() -> tuple[Tier, ...]:
     return PROVIDER_TIERS.get(settings.provider, ()) + own
 
 
+def _measurable(target: Target) -> tuple[Tier, ...]:
+    """The tiers that a tuner measures: those of libraries that are installed as well."""
+    libraries = {} if target.tuning is None else target.tuning.libraries
+    others = (name for name in libraries if name != settings.provider)
+    return (*(tier for name in others for tier in PROVIDER_TIERS[name]), *allowed())
+
+
 def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool = False) -> Choice:
     """The first tier that takes less time than the product, or the product.
 
@@ -553,10 +567,7 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool
                 refusal = tier.refusal(candidate, usual, target)
                 if not refusal:
                     reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
-                    cut = candidate.cut
-                    if tier.stages is tiled_stages and isinstance(cut, Plan):
-                        cut = _with_tables(cut, problem)
-                    return Choice(tier.name, cut, tier.stages, reason, _copies(tier, problem))
+                    return _choice(tier, candidate.cut, problem, reason)
             refused += f"; not {tier.name}: {refusal}"
     assert settings.matmul_tier, f"no tier makes {node.op.name}{refused}"
     raise ArgumentError(
@@ -566,6 +577,84 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool
         f"{target.name}{refused}", site=node.site,
         hint="tc.kernels.use('matmul', None) leaves the choice to time",
     )  # fmt: skip
+
+
+def _choice(tier: Tier, cut: Any, problem: Problem, reason: str) -> Choice:
+    """The choice of a tier with a cut."""
+    if tier.stages is tiled_stages and isinstance(cut, Plan):
+        cut = _with_tables(cut, problem)
+    return Choice(tier.name, cut, tier.stages, reason, _copies(tier, problem))
+
+
+class Option(NamedTuple):
+    """A kernel that a tuner may measure.
+
+    Attributes:
+        tier: its name; of a convolution with the channels last also that of its product.
+        cut: as `cut_text`.
+        clocks: the estimate.
+        row, value: the tier and the cut themselves.
+    """
+
+    tier: str
+    cut: str
+    clocks: float
+    row: Tier
+    value: Any
+
+    @property
+    def modelled(self) -> bool:
+        """Whether the clocks are of the model of time, not a bound."""
+        return self.row.stages is not library_stages
+
+
+def options(node: Node, target: Target, last: bool = False) -> list[Option]:
+    """All kernels of all tiers that make a product or a convolution, the quickest first.
+
+    Args:
+        last: whether the result of a convolution is to have the channels last.
+    """
+    problem, made = problem_of(node, target), list[Option]()
+    for tier in _measurable(target):
+        candidate = tier.propose(problem) if node.op in tier.ops else ""
+        if isinstance(candidate, str):
+            continue
+        if isinstance(candidate.cut, ChannelsLast):
+            product = channels_last.as_product(node, Layouts(), last)
+            inner = options(product, target)
+            made += [one._replace(tier=f"{tier.name}{INNER}{one.tier}") for one in inner]
+            continue
+        clocks_of = _cuts(candidate, problem)
+        made += [Option(tier.name, cut_text(cut), time, tier, cut) for cut, time in clocks_of]
+    return sorted(made, key=lambda one: one.clocks)
+
+
+def _cuts(candidate: Candidate, problem: Problem) -> list[tuple[Any, float]]:
+    """The cuts that a tier has chosen from, and their clocks."""
+    product, target, best = problem.product, problem.target, candidate.cut
+    if not isinstance(best, Plan):
+        return [(best, candidate.clocks)]
+    if candidate.tiles:
+        many = mma_tiles.plans(product, target, candidate.tiles)
+        least = mma_tiles.clocks(best, product, target)
+        extra = candidate.clocks - least  # of what its tier does besides
+        return [(cut, mma_tiles.clocks(cut, product, target) + extra) for cut in many]
+    return [(cut, clocks(cut, product, target)) for cut in plans(product, target)]
+
+
+def _measured(node: Node, target: Target, tuned: Tuned, inner: bool = False) -> Choice | None:
+    """The choice that a table has for a node, if its kernel is still made.
+
+    Args:
+        inner: whether the node is the product of a convolution with the channels last.
+    """
+    outer, _, name = tuned.tier.rpartition(INNER)
+    for one in options(node, target) if name and bool(outer) == inner else ():
+        if (one.tier, one.cut) == (name, tuned.cut):
+            reason = f"{name} {one.cut}, measured {tuned.microseconds:.2f} us; "
+            reason += f"the model: {tuned.model}, {tuned.model_microseconds:.2f} us"
+            return _choice(one.row, one.value, problem_of(node, target), reason)
+    return None
 
 
 def _copies(tier: Tier, problem: Problem) -> bool:
@@ -592,9 +681,21 @@ def problem_of(node: Node, target: Target) -> Problem:
     return Problem(node, a, b, product, windows_of(node), target)
 
 
-def choose_algorithms(
-    outputs: Sequence[Node], target: Target
-) -> tuple[tuple[Node, ...], dict[Node, Choice]]:
+class Chosen(NamedTuple):
+    """A plan whose products and convolutions have tiers.
+
+    Attributes:
+        outputs: the same values up to rounding.
+        choices: the tier of each product and convolution.
+        decisions: what the target's tuning table says, by the keys of the problems.
+    """
+
+    outputs: tuple[Node, ...]
+    choices: dict[Node, Choice]
+    decisions: dict[str, Decision]
+
+
+def choose_algorithms(outputs: Sequence[Node], target: Target) -> Chosen:
     """The same values up to rounding, and the tier of each product and convolution.
 
     A convolution whose tier is several nodes is replaced by those.
@@ -610,10 +711,10 @@ def choose_algorithms(
         if node in choosing.on_units:
             new[node] = choosing.on_matrix_units(node, made)
         elif node.op.kind == "contraction" and 0 not in node.shape:
-            new[node] = choosing.by_tier(made)
+            new[node] = choosing.by_tier(node, made)
         else:
             new[node] = choosing.rearranged(node, made) if choosing.turns else made
-    return tuple(new[node] for node in outputs), choosing.choices
+    return Chosen(tuple(new[node] for node in outputs), choosing.choices, choosing.decisions)
 
 
 class _Choosing:
@@ -627,11 +728,15 @@ class _Choosing:
         turns: whether what stands between them lies so, too.
         layouts: values that lie in another order than their axes.
         ends: movements that are all that reads a convolution.
+        decisions: of the target's tuning table.
     """
 
     def __init__(self, order: list[Node], outputs: Sequence[Node], target: Target) -> None:
         self.order, self.target, self.tiers = order, target, allowed()
         self.choices: dict[Node, Choice] = {}
+        self.decisions: dict[str, Decision] = {}
+        table = target.tuning
+        self.problems = None if table is None else TuningProblems(order, outputs, table.libraries)
         convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
         self.on_units = self._first(convolutions)
         self.layouts, self.ends = Layouts(), set[Node]()
@@ -670,27 +775,35 @@ class _Choosing:
         proposals = [tier.propose(problem) for tier in self.tiers if tier.name == CHANNELS_LAST]
         if not any(isinstance(proposal, Candidate) for proposal in proposals):
             return False
+        images = channels_last.images_of(node) if anyway else ()
+        if (decision := self._lookup(node, node, images, anyway)) and decision.tier:
+            return decision.tier.startswith(CHANNELS_LAST)
         return isinstance(choose(node, self.target, self.tiers, anyway).cut, ChannelsLast)
 
     def on_matrix_units(self, node: Node, made: Node) -> Node:
         """A convolution as a product, whose result lies as its readers want it."""
         layouts, last = self.layouts, self.turns and self.layouts.in_last_order(node)
+        decision = None if self.on_units[node] else self._noted(node, made, last)
+        if decision and decision.tier and not decision.tier.startswith(CHANNELS_LAST):
+            return self.by_tier(node, made, decision)
         if self.on_units[node]:
             made = channels_last.with_whole_copies(made, layouts)
         made = channels_last.as_product(made, layouts, last)
-        choice = choose(made, self.target, self.tiers)._replace(copies=True)
-        made = self._chosen(made, choice)
+        choice = self._taken(decision, made, inner=True) or choose(made, self.target, self.tiers)
+        made = self._chosen(made, choice._replace(copies=True))
         if last:
             made = layouts.put(made, channels_first(len(made.shape)))
         return channels_last.own_part(made, node)
 
-    def by_tier(self, made: Node) -> Node:
+    def by_tier(self, node: Node, made: Node, decision: Decision | None = None) -> Node:
         """Any other product or convolution, which its tier may replace by several nodes."""
         sources = made.sources
         if made.op in IMPLICIT:
             made = with_sources(made, tuple(map(self.layouts.row_major, sources)))
         forced = forced_tiers() if made.op is matmul else ()
-        choice = choose(made, self.target, forced or self.tiers)
+        if decision is None and not forced and not self._by_provider(made):
+            decision = self._noted(node, made)
+        choice = self._taken(decision, made) or choose(made, self.target, forced or self.tiers)
         if made.sources != sources:  # what was turned is stored so, not turned in each load
             choice = choice._replace(copies=True)
         if isinstance(choice.cut, TapSums):
@@ -701,6 +814,14 @@ class _Choosing:
             self.choices[planes] = choose(planes, self.target, self.tiers)
         return self._chosen(made, choice)
 
+    def _by_provider(self, made: Node) -> bool:
+        """Whether the library that the user has chosen makes it, whatever another kernel takes."""
+        tiers = PROVIDER_TIERS.get(settings.provider, ()) if made.op is matmul else ()
+        problem = problem_of(made, self.target) if tiers else None
+        return problem is not None and any(
+            isinstance(tier.propose(problem), Candidate) for tier in tiers
+        )
+
     def _chosen(self, made: Node, choice: Choice) -> Node:
         """Notes the tier of a node, whose operands it may want along k."""
         if choice.tier == CUBLAS:
@@ -709,6 +830,37 @@ class _Choosing:
             made = channels_last.k_major(made, lie_along_k(*made.sources), self.layouts)
         self.choices[made] = choice
         return made
+
+    def _noted(self, node: Node, made: Node, last: bool = False) -> Decision | None:
+        """What the tuning table has for a node; a problem that it lacks is noted as well.
+
+        Args:
+            made: the node over its new sources.
+            last: whether its result is to have the channels last.
+        """
+        images = [x for x in made.sources if self.layouts.last(x) is not None]
+        return self._lookup(node, made, images, last, note=True)
+
+    def _lookup(
+        self, node: Node, made: Node, images: Sequence[Node], last: bool, note: bool = False
+    ) -> Decision | None:
+        """The table's choice for a node whose `images` have the channels last."""
+        table = self.target.tuning
+        if self.problems is None or table is None:
+            return None
+        problem = self.problems.problem(node, made, images, last)
+        if note:
+            self.decisions.setdefault(problem.key, Decision(problem, None))
+        return Decision(problem, table.get(problem.key))
+
+    def _taken(self, decision: Decision | None, made: Node, inner: bool = False) -> Choice | None:
+        """The measured choice, which is noted; None if there is none."""
+        if decision is None or decision.tuned is None:
+            return None
+        choice = _measured(made, self.target, decision.tuned, inner)
+        if choice is not None:
+            self.decisions[decision.problem.key] = decision
+        return choice
 
     def rearranged(self, node: Node, made: Node) -> Node:
         """A node that multiplies nothing, over values in the order in which they lie."""

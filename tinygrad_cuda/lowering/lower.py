@@ -33,6 +33,7 @@ from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
 from tinygrad_cuda.lowering.schedule.stored_quotients import with_stored_quotients
 from tinygrad_cuda.lowering.skeletons.contract.library import LibraryCut, with_epilogues
 from tinygrad_cuda.lowering.target import Target
+from tinygrad_cuda.lowering.tuning import Decision
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,18 +115,22 @@ def _one_after_another(made: Schedule) -> None:
 def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, Node]) -> Schedule:
     """Kernels, after each product and convolution was given the tier that makes it."""
     choices: dict[Node, Choice] = {}
+    decisions: dict[str, Decision] = {}
     kinds = {node.op.kind for node in topological(outputs)}
     if "kernel" in kinds:
         outputs = arrange_attention(outputs)
     if "contraction" in kinds:
         require_provider(outputs, target.name, target.libraries)
         # A library stores a product as a matrix.
-        outputs = turn_products(outputs, arranged=not settings.provider)
-        outputs, choices = choose_algorithms(outputs, target)
-        outputs, choices = with_stored_quotients(outputs, choices)
-        if settings.provider:
-            return _with_libraries(outputs, target, overwrites, choices)
-    return schedule(outputs, target, overwrites, choices)
+        chosen = choose_algorithms(turn_products(outputs, not settings.provider), target)
+        outputs, choices = with_stored_quotients(chosen.outputs, chosen.choices)
+        decisions = chosen.decisions
+    if any(isinstance(choice.cut, LibraryCut) for choice in choices.values()):
+        made = _with_libraries(outputs, target, overwrites, choices)
+    else:
+        made = schedule(outputs, target, overwrites, choices)
+    made.decisions = decisions
+    return made
 
 
 def _with_libraries(

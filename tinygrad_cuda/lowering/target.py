@@ -5,9 +5,10 @@ No other file of the lowering holds a number of a machine, asks a driver or take
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tinygrad_cuda.core.config import PROVIDERS
+from tinygrad_cuda.lowering.tuning_table import TuningTable
 
 # Of every NVIDIA GPU since sm_75.
 WARP = 32  # threads
@@ -56,6 +57,7 @@ class Target:
             the machine; empty if a barrier cannot count copies, as grid_reduce has them.
         waiting_blocks: of a kernel that may wait for each other, one on a multiprocessor; 0: none.
         libraries: names of `config.PROVIDERS` whose calls the backend can launch.
+        tuning: choices that were measured; None: the model of time decides alone.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Target:
     co_resident: tuple[tuple[int, int], ...] = ()
     waiting_blocks: int = 0
     libraries: tuple[str, ...] = ()
+    tuning: TuningTable | None = field(default=None, repr=False)
 
     @property
     def lanes(self) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.__main__ import COMMANDS, main
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.commands import bench, compile_all
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.data.mnist import FILES
 
 SCRIPT = """
@@ -63,6 +67,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("line", "first"),
     [
         (["graph", "nowhere.py"], "MissingFileError: [graph] there is no such script"),
+        (["tune", "nowhere.py"], "MissingFileError: [tune] there is no such script"),
         (["profile", "nowhere.py"], "MissingFileError: [profile] there is no such script"),
         (["compile-all", "--arch", "sm_1"], "ArgumentError: [compile-all] --arch names nothing"),
         (["data", "mnist", "--no-download", "--root", "nowhere"], "DataError: [MNIST]"),
@@ -94,6 +99,35 @@ def test_graph_draws_a_variable_or_an_early_plan(script: Path) -> None:
     assert main(["graph", "-o", str(page), "--stop-after", "1", str(script)]) == 0
     assert "exp" in page.read_text(encoding="utf-8")
     assert main(["graph", "-o", str(page), "--variable", "nothing", str(script)]) == 2
+
+
+def test_tune_runs_a_script(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On cpu there is nothing to choose; afterwards the model chooses again."""
+    assert main(["tune", str(script), "--smoke"]) == 0
+    assert capsys.readouterr().out == "0 measured choices\n"
+    assert settings.tune == "off"
+
+
+def test_tune_prints_what_it_has_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a product on emu; the status is the script's."""
+    emu: Any = registry.get(as_device("emu"))
+    monkeypatch.setattr(emu, "measured", lambda run, name: (run(), 10.0)[1])
+    monkeypatch.setattr(settings, "cache_dir", tmp_path)
+    path = tmp_path / "product.py"
+    path.write_text(
+        "import tinygrad_cuda as tc\n"
+        "tc.realize(tc.ones(6, 5, device='emu') @ tc.ones(5, 7, device='emu'))\n"
+        "raise SystemExit('no more')\n"
+    )
+    assert main(["tune", str(path)]) == 1
+    printed = capsys.readouterr()
+    first, last = printed.out.splitlines()
+    assert printed.err == "no more\n"
+    assert first.startswith("matmul float32 (6, 5) @ (5, 7) on emu: register_tiled ")
+    assert first.endswith(", 10.00 us") and last == "1 measured choices"
+    assert settings.tune == "off" and len(list(tmp_path.glob("tuning/*/*.json"))) == 1
 
 
 def test_data_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

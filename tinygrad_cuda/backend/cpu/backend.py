@@ -27,6 +27,7 @@ from tinygrad_cuda.graph.ops import common, indexing, numeric
 from tinygrad_cuda.graph.program import NOTHING, Number, Program
 from tinygrad_cuda.lowering.providers import require_provider
 from tinygrad_cuda.lowering.schedule.cost import flops
+from tinygrad_cuda.lowering.tuning_table import Tuned
 
 Array = np.ndarray[Any, Any]
 
@@ -238,6 +239,13 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         """NumPy is never ahead of the program."""
+
+    def tune(self, mode: str) -> None:
+        """NumPy has no kernels to choose from."""
+
+    def tuned(self) -> tuple[Tuned, ...]:
+        """No choices."""
+        return ()
 
     def take_error(self, wait: bool = True) -> BadIndex | None:
         """A bad index raises during the run itself."""

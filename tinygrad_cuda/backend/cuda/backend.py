@@ -16,6 +16,7 @@ from tinygrad_cuda.backend.base import LINE, BadIndex
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.compiler import (
     REPORT,
+    Binary,
     architecture_of,
     compile_many,
     kernel_names,
@@ -25,17 +26,19 @@ from tinygrad_cuda.backend.cuda.compiler import (
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.cuda.handles import LoadedKernels
-from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt
+from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt, installed
 from tinygrad_cuda.backend.cuda.raw_kernel import LoadedRawKernel
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier, AsyncCopy
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
 from tinygrad_cuda.backend.cuda.transfer.prefetch import Prefetch, Prefetcher
+from tinygrad_cuda.backend.cuda.tuner import cold_time
 from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.raw_text import RawText
 from tinygrad_cuda.backend.launch.report import Roof
+from tinygrad_cuda.backend.launch.tuner import OFF, Tuner
 from tinygrad_cuda.core.config import PROVIDERS, settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -48,8 +51,10 @@ from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import Lowered
 from tinygrad_cuda.lowering.schedule.arena import ArenaPiece
 from tinygrad_cuda.lowering.target import Target, traffic_of
+from tinygrad_cuda.lowering.tuning_table import Tuned
 
 ERROR_BYTES = 64
+POISON = 0xFF
 HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
 UPLOADS, UPLOAD_SIZES = 4, 256  # recent addresses of uploads for each size; sizes
 RUNS_REMEMBERED = 1024  # programs with index checks that may be in flight
@@ -96,6 +101,8 @@ class CudaBackend:
         self.graphs: Graphs | None = Graphs(
             partial(Replay, self.gpu), partial(MultiRunGraph, self.gpu)
         )
+        self.tuner = Tuner(self)
+        self.tuner.switch(settings.tune)
 
     # The backend
 
@@ -161,7 +168,8 @@ class CudaBackend:
         return array
 
     def compile(self, program: Program) -> LoweredExecutable:
-        return LoweredExecutable(program, self)
+        lowered = self.tuner.lowered(program) if self.tuner.mode != OFF else None
+        return LoweredExecutable(program, self, lowered)
 
     def synchronize(self) -> None:
         self.gpu.synchronize()
@@ -179,6 +187,14 @@ class CudaBackend:
     def memory_in_use(self) -> int:
         """Bytes that tensors, plans and parameters hold, in whole size classes."""
         return self.gpu.memory_allocated()
+
+    def tune(self, mode: str) -> None:
+        """Chooses kernels by the model of time, or by what was measured."""
+        self.tuner.switch(mode)
+
+    def tuned(self) -> list[Tuned]:
+        """The measured choices."""
+        return list(self.tuner.table.entries.values())
 
     # The machine under the executable
 
@@ -200,12 +216,31 @@ class CudaBackend:
     def part(self, memory: driver.Allocation, offset: int, nbytes: int) -> ArenaPiece:
         return ArenaPiece(memory.address + offset, nbytes)
 
+    def precompile(self, lowered: Lowered) -> None:
+        """Compiles what `load` will ask for."""
+        self._compiled(lowered.units())
+
+    def poison(self, memory: driver.Allocation) -> None:
+        """Fills memory with NaN, or with the largest numbers."""
+        self.gpu.fill(memory.address, memory.nbytes, POISON)
+
+    def installed(self) -> dict[str, str]:
+        """Libraries whose bindings are there, with their versions."""
+        return installed()
+
+    def measured(self, run: Callable[[], None], name: str) -> float:
+        """The microseconds of a run with a cold L2 cache."""
+        return cold_time(self.gpu, run)
+
+    def _compiled(self, units: Sequence[str], options: tuple[str, ...] = ()) -> list[Binary]:
+        own = self.gpu.properties.arch
+        arch = max((architecture_of(unit, own) for unit in units), default=own)
+        return compile_many(units, arch, options) if units else []
+
     def load(self, lowered: Lowered) -> LoadedKernels:
         report = settings.debug >= 5
         units = lowered.units()
-        own = self.gpu.properties.arch
-        arch = max((architecture_of(unit, own) for unit in units), default=own)
-        binaries = compile_many(units, arch, REPORT if report else ()) if units else []
+        binaries = self._compiled(units, REPORT if report else ())
         if report:
             for binary in binaries:
                 for name, used in resources(binary.log).items():

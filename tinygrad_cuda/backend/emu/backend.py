@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex
-from tinygrad_cuda.backend.emu.compiler import toolchain
+from tinygrad_cuda.backend.emu.compiler import compile_source, toolchain
 from tinygrad_cuda.backend.emu.raw_kernel import EmulatedRawKernel
 from tinygrad_cuda.backend.emu.runtime import EmulatedModule
 from tinygrad_cuda.backend.emu.tensor_map import tensor_map
@@ -20,6 +22,7 @@ from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.raw_text import RawText
 from tinygrad_cuda.backend.launch.report import Roof
+from tinygrad_cuda.backend.launch.tuner import OFF, Tuner
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -30,9 +33,11 @@ from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import Lowered
 from tinygrad_cuda.lowering.target import Target
+from tinygrad_cuda.lowering.tuning_table import Tuned
 
 ALIGNMENT = 256  # as a GPU's allocator gives it
 POISON = 0xFF
+REPEATS = 3  # of a run whose time is taken
 
 Array = np.ndarray[Any, Any]
 
@@ -111,6 +116,8 @@ class EmuBackend:
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
         self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word
+        self.tuner = Tuner(self)
+        self.tuner.switch(settings.tune)
 
     # The backend
 
@@ -136,7 +143,8 @@ class EmuBackend:
         return array
 
     def compile(self, program: Program) -> LoweredExecutable:
-        return LoweredExecutable(program, self)
+        lowered = self.tuner.lowered(program) if self.tuner.mode != OFF else None
+        return LoweredExecutable(program, self, lowered)
 
     def synchronize(self) -> None:
         """A launch has ended when it returns."""
@@ -162,6 +170,14 @@ class EmuBackend:
     def memory_in_use(self) -> int:
         """Bytes that all emulated devices hold."""
         return memory.allocated
+
+    def tune(self, mode: str) -> None:
+        """Chooses kernels by the model of time, or by what was measured."""
+        self.tuner.switch(mode)
+
+    def tuned(self) -> list[Tuned]:
+        """The measured choices."""
+        return list(self.tuner.table.entries.values())
 
     # The machine under the executable
 
@@ -208,6 +224,26 @@ class EmuBackend:
         for launch in work:
             launch()
         return [None] * len(work)
+
+    def precompile(self, lowered: Lowered) -> None:
+        """Compiles what `load` will ask for."""
+        compile_source(lowered.source)
+
+    def poison(self, memory: EmuBuffer) -> None:
+        memory.bytes.fill(POISON)
+
+    def installed(self) -> dict[str, str]:
+        """No library multiplies here."""
+        return {}
+
+    def measured(self, run: Callable[[], None], name: str) -> float:
+        """Of a run here, which says little about a GPU; a test may put another clock here."""
+        spans = []
+        for _ in range(REPEATS):
+            start = perf_counter()
+            run()
+            spans.append(perf_counter() - start)
+        return 1e6 * median(spans)
 
     def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
         words = tensor_map(

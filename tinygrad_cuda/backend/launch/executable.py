@@ -171,12 +171,16 @@ address_of = attrgetter("address")
 
 
 class LoweredExecutable:
-    """A compiled program of generated kernels."""
+    """A compiled program of generated kernels.
 
-    def __init__(self, program: Program, machine: Machine) -> None:
+    Args:
+        lowered: the program for the machine, if it is not to be lowered here.
+    """
+
+    def __init__(self, program: Program, machine: Machine, lowered: Lowered | None = None) -> None:
         self.program = program
         self.machine = machine
-        lowered = lower(program, machine.target)
+        lowered = lowered or lower(program, machine.target)
         self.schedule, self.arena = lowered.schedule, lowered.arena
         self.launches = lowered.launches
         self.unit: Any = machine.load(lowered) if self.launches else None
@@ -425,13 +429,7 @@ class LoweredExecutable:
         return memory
 
     def _launch_singly(self, memory: list[Any], validator: Validator | None) -> None:
-        own = ("error", "arena", "exchange", "argument")
-        pieces: dict[Any, Any] = dict(
-            zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
-        )
-        for value, piece in self.arena.slots.items():
-            memory_of = pieces[self.arena.inside.get(value, "arena")]
-            pieces[value] = self.machine.part(memory_of, *piece)
+        pieces = self._pieces(memory)
 
         def starter(number: int) -> Callable[[], None]:
             return lambda: self._launch(number, pieces)
@@ -452,6 +450,36 @@ class LoweredExecutable:
             self._launch(number, pieces)
             if validator is not None:
                 self._validate(self.launches[number], pieces, validator)
+
+    def _pieces(self, memory: Sequence[Any]) -> dict[Any, Any]:
+        """The memory of each value of a run."""
+        own = ("error", "arena", "exchange", "argument")
+        pieces: dict[Any, Any] = dict(
+            zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
+        )
+        for value, piece in self.arena.slots.items():
+            memory_of = pieces[self.arena.inside.get(value, "arena")]
+            pieces[value] = self.machine.part(memory_of, *piece)
+        return pieces
+
+    def ready(self, inputs: Sequence[Any], results: Sequence[Any]) -> Callable[[], None]:
+        """What starts the launches of a program without numbers, again and again.
+
+        Nothing else may run on the machine meanwhile.
+        """
+        memory = self.memory(inputs, results)
+        self.frame.fill(list(map(address_of, memory)))
+        numbers = self.numbers.packed(())
+        if numbers != self.sent:
+            self.machine.write(self.number_memory, numbers)
+            self.sent = numbers
+        pieces, order = self._pieces(memory), range(len(self.launches))
+
+        def run() -> None:
+            for number in order:
+                self._launch(number, pieces)
+
+        return run
 
     def _launch_observed(
         self, order: Sequence[int], starter: Callable[[int], Callable[[], None]], observer: Observer

@@ -242,11 +242,13 @@ class Schedule:
 
     Attributes:
         notes: rows for which the machine has no kernel, and why.
+        decisions: of the choice of tiers by the tuning table, by the keys of their problems.
     """
 
     kernels: list[Kernel]
     outputs: tuple[Node, ...]
     notes: list[str] = field(default_factory=list)
+    decisions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def stored(self) -> dict[Node, Kernel]:

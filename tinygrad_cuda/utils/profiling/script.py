@@ -52,7 +52,7 @@ def run_script(
             try:
                 runpy.run_path(str(script), run_name="__main__")
             except SystemExit as end:
-                status = _status(end)
+                status = exit_status(end)
     finally:
         sys.argv, sys.path[:] = before
     for grouping in by:
@@ -64,7 +64,7 @@ def run_script(
     return status
 
 
-def _status(end: SystemExit) -> int:
+def exit_status(end: SystemExit) -> int:
     """The exit status of a script that has ended itself, as the interpreter has it."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0

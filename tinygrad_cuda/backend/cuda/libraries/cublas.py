@@ -60,6 +60,14 @@ def bindings(op: str = "kernels.provider") -> Any:
     return cublasLt
 
 
+def installed() -> dict[str, str]:
+    """The library and its version, on which its algorithms depend; nothing if it is not there."""
+    try:
+        return {"cublas": str(bindings("tune").get_version())}
+    except ArgumentError:
+        return {}
+
+
 def _absent(op: str, actual: str) -> ArgumentError:
     return ArgumentError(
         op, "cuBLASLt is not installed", expect=INSTALL, actual=actual,
@@ -256,4 +264,4 @@ class LoadedProduct:
         return graph
 
 
-__all__ = ["CublasLt", "LoadedProduct", "bindings"]
+__all__ = ["CublasLt", "LoadedProduct", "bindings", "installed"]

@@ -331,13 +331,18 @@ def plan(product: Product, target: Target, tiles: Tiles) -> Plan[Any]:
         target: the machine.
         tiles: to choose from; with those of `CLUSTER_TILES` among them blocks may join their sums.
     """
+    return min(plans(product, target, tiles), key=lambda cut: clocks(cut, product, target))
+
+
+def plans(product: Product, target: Target, tiles: Tiles) -> list[Plan[Any]]:
+    """Those that `plan` chooses from."""
     tiles = tuple(tile for tile in tiles if tile.shared <= target.block_shared)
     whole = [tile for tile in tiles if not isinstance(tile, ClusterTile)]
-    plans = [cut for tile in whole for cut in _splits(tile, product, target)]
+    made = [cut for tile in whole for cut in _splits(tile, product, target)]
     if len(whole) < len(tiles):
-        plans += [cut for tile in whole for cut in _shares(tile, product, target)]
-        plans += _clusters(product, target)
-    return min(plans, key=lambda cut: clocks(cut, product, target))
+        made += [cut for tile in whole for cut in _shares(tile, product, target)]
+        made += _clusters(product, target)
+    return made
 
 
 def _splits(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any]]:

@@ -169,6 +169,11 @@ class Plan(Generic[TileT]):
 @lru_cache(maxsize=1 << 12)
 def plan(product: Product, target: Target) -> Plan[Tile]:
     """The tile and the number of split-K slices that take the least time."""
+    return min(plans(product, target), key=lambda cut: clocks(cut, product, target))
+
+
+def plans(product: Product, target: Target) -> list[Plan[Tile]]:
+    """Those that `plan` chooses from."""
     tiles = [
         tile
         for tile in TILES
@@ -176,8 +181,7 @@ def plan(product: Product, target: Target) -> Plan[Tile]:
         and (product.itemsize <= 4 or tile.rows * tile.cols <= 16)
         and tile.shared(product.itemsize) <= target.tile_shared
     ]
-    plans = [cut for tile in tiles for cut in _splits(tile, product, target)]
-    return min(plans, key=lambda cut: clocks(cut, product, target))
+    return [cut for tile in tiles for cut in _splits(tile, product, target)]
 
 
 def split_k(tile: TileT, k: int, slices: int) -> Plan[TileT]:
