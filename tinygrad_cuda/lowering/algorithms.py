@@ -729,6 +729,8 @@ class _Choosing:
         layouts: values that lie in another order than their axes.
         ends: movements that are all that reads a convolution.
         decisions: of the target's tuning table.
+        in_order: those by which a convolution reads images in the order of their axes.
+        others: tiers of convolutions that do not read images with the channels last.
     """
 
     def __init__(self, order: list[Node], outputs: Sequence[Node], target: Target) -> None:
@@ -737,6 +739,9 @@ class _Choosing:
         self.decisions: dict[str, Decision] = {}
         table = target.tuning
         self.problems = None if table is None else TuningProblems(order, outputs, table.libraries)
+        self.in_order: dict[Node, Decision] = {}
+        # Where a table says that images do not lie last, the model is not to say so after all.
+        self.others = tuple(t for t in self.tiers if table is None or t.name != CHANNELS_LAST)
         convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
         self.on_units = self._first(convolutions)
         self.layouts, self.ends = Layouts(), set[Node]()
@@ -777,7 +782,10 @@ class _Choosing:
             return False
         images = channels_last.images_of(node) if anyway else ()
         if (decision := self._lookup(node, node, images, anyway)) and decision.tier:
-            return decision.tier.startswith(CHANNELS_LAST)
+            last = decision.tier.startswith(CHANNELS_LAST)
+            if not last:
+                self.in_order[node] = decision
+            return last
         return isinstance(choose(node, self.target, self.tiers, anyway).cut, ChannelsLast)
 
     def on_matrix_units(self, node: Node, made: Node) -> Node:
@@ -798,12 +806,12 @@ class _Choosing:
     def by_tier(self, node: Node, made: Node, decision: Decision | None = None) -> Node:
         """Any other product or convolution, which its tier may replace by several nodes."""
         sources = made.sources
-        if made.op in IMPLICIT:
-            made = with_sources(made, tuple(map(self.layouts.row_major, sources)))
         forced = forced_tiers() if made.op is matmul else ()
         if decision is None and not forced and not self._by_provider(made):
-            decision = self._noted(node, made)
-        choice = self._taken(decision, made) or choose(made, self.target, forced or self.tiers)
+            decision = self.in_order.get(node) or self._noted(node, made)
+        if made.op in IMPLICIT:
+            made = with_sources(made, tuple(map(self.layouts.row_major, sources)))
+        choice = self._taken(decision, made) or choose(made, self.target, forced or self.others)
         if made.sources != sources:  # what was turned is stored so, not turned in each load
             choice = choice._replace(copies=True)
         if isinstance(choice.cut, TapSums):

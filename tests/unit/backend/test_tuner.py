@@ -19,7 +19,9 @@ from pretended_cublas import CublasLt, pretended_cublas
 from pretended_gpu import pretended_gpu
 
 import tinygrad_cuda as tc
+from lab import tuned as tuned_lab
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda import tuner as cuda_tuner
 from tinygrad_cuda.backend.cuda.backend import CudaBackend
 from tinygrad_cuda.backend.launch import tuner
 from tinygrad_cuda.backend.launch.tuner import difference, shortlist
@@ -399,6 +401,36 @@ def test_no_kernel_is_an_option_whose_tier_refuses_it(architecture: tuple[int, i
                 assert tiers == [one.tier], (m, n, k, dtype)
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("c256-128 28 1x1", "float32"), ("c64 32 3x3", "float32"), ("c128 28 3x3", "bf16"),
+     ("c64-128 32 1x1 s2", "tf32"), ("c128 28 3x3 g4", "tf32")],
+)  # fmt: skip
+@pytest.mark.parametrize("last", [False, True])
+def test_what_is_measured_is_what_a_plan_gets(name: str, form: str, last: bool) -> None:
+    """Each candidate of a convolution: by the table's key, and as it is forced while it is timed.
+
+    So the model may say channels last where the choice is another kernel, and the reverse.
+    """
+    dtype, precision = tuned_lab.FORMATS[form]
+    (case,) = (case for case in tuned_lab.CASES if case.name == name)
+    with settings.override(matmul_precision=precision):
+        program = tuned_lab.program_of(case, dtype, last)
+        empty = lower(program, replace(H200, tuning=TuningTable({})))
+        ((key, decision),) = empty.schedule.decisions.items()
+        problem = decision.problem
+        alone = lower(problem.program, replace(H200, tuning=TuningTable({})))
+        assert list(alone.schedule.decisions) == [key]
+        made = options(problem.node, H200, problem.last)
+        assert len(made) > 2
+        for one in made[:: max(1, len(made) // 8)]:
+            choice = Tuned("", one.tier, one.cut, 1.0, "", 1.0)
+            forced = lower(program, replace(H200, tuning=OneChoice(choice)))
+            named = lower(program, replace(H200, tuning=TuningTable({key: choice})))
+            assert forced.units() == named.units(), (one.tier, one.cut)
+            assert any(d.tuned is not None for d in named.schedule.decisions.values())
+
+
 def test_a_choice_that_the_tier_refuses_is_the_models() -> None:
     """As where a file is of another version: an entry is taken only if its kernel is an option."""
     for name, program in programs().items():
@@ -558,7 +590,7 @@ def test_shortlists() -> None:
 
 
 def test_a_gpus_times_are_taken_behind_a_written_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a pretended GPU: the L2 cache is overwritten before each of nine runs."""
+    """On a pretended GPU: the L2 cache is overwritten before each run that counts."""
     with pretended_gpu() as driver:
         fills: list[int] = []
         memset = driver.cuMemsetD8Async
@@ -568,11 +600,37 @@ def test_a_gpus_times_are_taken_behind_a_written_cache(monkeypatch: pytest.Monke
             return memset(target, byte, nbytes, stream)
 
         monkeypatch.setattr(driver, "cuMemsetD8Async", counted)
+        monkeypatch.setattr(cuda_tuner, "LONG", np.inf)
         x, y = (tc.tensor(numbers(seed, 24, 40), device="cuda") for seed in (0, 1))
         with tc.tune():
             value = (x @ y.T).numpy()
         np.testing.assert_allclose(value, numbers(0, 24, 40) @ numbers(1, 24, 40).T, atol=1e-4)
         (choice,) = (one for one in tc.kernels.choices() if one.device.startswith("cuda"))
         measured = sum(nbytes >= 2 * driver.attributes["L2_CACHE_SIZE"] for nbytes in fills)
-        assert measured >= 9 * len(choice.times) > 9 and measured % 9 == 0
+        each = cuda_tuner.FEW + cuda_tuner.REPEATS
+        assert measured >= each * len(choice.times) > each and measured % each == 0
         tc.tune("off")
+
+
+def test_the_middle_of_times() -> None:
+    """Steps of a coarse clock are averaged, what came between is left out."""
+    assert cuda_tuner.middle([5.0, 5.5, 5.5, 5.0, 5.5, 90.0, 0.1]) == pytest.approx(16 / 3)
+    assert cuda_tuner.middle([3.0, 900.0, 4.0]) == 4.0
+
+
+def test_a_tuned_plan_is_compared_with_each_tier_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """lab/tuned.py on emu: a ratio to the best of the others, above 1.03 a failure."""
+    clock = Clock(mma=3.0)
+    monkeypatch.setattr(EMU, "measured", clock)
+    for name, status in (("mma", 0), ("none", 1)):
+        clock.times = {"mma": 3.0, "tuned": 3.0 if name == "mma" else 9.0}
+        command = [str(tmp_path / name), "--device", "emu", "--only", "40"]
+        assert tuned_lab.main(command) == status
+        (row,) = json.loads((tmp_path / name).read_text())
+        assert row["choice"].startswith("mma ") and row["model"].startswith("register_tiled")
+        assert row["ratio"] == clock.times["tuned"] / 3.0
+        assert {"tuned", "model", row["choice"]} < row["times"].keys()
+    assert tuned_lab.main([str(tmp_path / "all"), "--device", "emu", "--formats", "float32"]) <= 1
+    assert len(json.loads((tmp_path / "all").read_text())) == 2

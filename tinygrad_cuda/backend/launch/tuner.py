@@ -41,7 +41,8 @@ from tinygrad_cuda.lowering.tuning_table import OneChoice, Tuned, TuningTable
 OFF, CACHED, ON = TUNING
 PER_TIER = 6  # cuts of a tier that are measured at most
 WITHIN = 3.0  # times the least estimate: slower candidates are not measured
-AGAIN = 3  # candidates that are measured twice
+# Candidates that are measured twice: clocks of a GPU rise while the first ones run.
+AGAIN, NEAR = 8, 1.2  # at most, and times the least that they took
 WORTH = 0.99  # of the time of the model's choice that another one takes at most
 ROUNDS = 4  # of a plan: a measured choice may put other problems into it
 COMPARED = 1 << 20  # elements at the beginning, middle and end of a large result that are compared
@@ -193,8 +194,9 @@ class _Measurement:
             time = self._time(candidate, expected)
             if time is not None:
                 times[candidate] = time
-        first = sorted(times, key=times.__getitem__)[:AGAIN]
-        for one in dict.fromkeys([self.usual, *first]):
+        least = min(times.values())
+        near = [one for one, time in times.items() if time <= NEAR * least]
+        for one in dict.fromkeys([self.usual, *sorted(near, key=times.__getitem__)[:AGAIN]]):
             _, run = self._run(one)
             times[one] = min(times[one], machine.measured(run, one.name))
         return self._entry(times)
