@@ -2,7 +2,8 @@
 
 A program's first step names the tier that makes every product it takes, with a tile, a number of
 slices of k and a number of multiprocessors that are drawn, whatever the cost model says; or else a
-library. Results and gradients are compared with NumPy in float64 on the same values.
+library, or the tuner by a clock that draws. Results and gradients are compared with NumPy in
+float64 on the same values.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.launch import tuner
+from tinygrad_cuda.backend.launch.tuning_cache import TuningCache
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine import plan as plans
@@ -293,6 +296,38 @@ def by_library(seed: int, provider: str) -> list[Step]:
     return [("provider", provider, seed), *generate(seed)[1:]]
 
 
+@contextmanager
+def tuned(device: str, number: int) -> Iterator[None]:
+    """Products and convolutions are made by candidates that are drawn, as if they were quickest."""
+    draw, backend = random.Random(number), registry.get(as_device(device))
+    before = [(owner, name, getattr(owner, name)) for owner, name in (
+        (tuner, "PER_TIER"), (tuner, "WITHIN"), (TuningCache, "read"), (TuningCache, "write"),
+    )]  # fmt: skip
+
+    def clock(run: Callable[[], None], name: str) -> float:
+        run()
+        return draw.uniform(1, 2)
+
+    tuner.PER_TIER, tuner.WITHIN = 1, 1e9
+    TuningCache.read = lambda self: {}
+    TuningCache.write = lambda self, key, choice: None
+    backend.measured = clock
+    try:
+        with tc.tune():
+            yield
+            events["tuned"] = events.get("tuned", 0) + sum(bool(c.tier) for c in backend.tuned())
+    finally:
+        tc.tune("off")
+        del backend.measured
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def by_tuning(seed: int) -> list[Step]:
+    """The program of a seed, whose kernels are drawn from all that a tuner would measure."""
+    return [("tuned", seed), *generate(seed)[1:]]
+
+
 def forget() -> None:
     """No plan that was made under another choice serves a program."""
     plans.cache.clear()
@@ -308,6 +343,9 @@ def check(program: list[Step], device: str) -> str | None:
     tiers = [step for step in program if step[0] == "tier"]
     if program[0][0] == "provider":
         with tc.kernels.provider(program[0][1]):
+            results = run(program, device, exact=False)
+    elif program[0][0] == "tuned":
+        with tuned(device, program[0][1]):
             results = run(program, device, exact=False)
     elif tiers and device != "cpu":
         with forced(tiers[0][1], device, tiers[0][2]):

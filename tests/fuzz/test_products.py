@@ -42,6 +42,14 @@ def test_random_products_by_a_library(seed: int) -> None:
         assert library.products or program[1][1] in ("convolution", "attention")
 
 
+def test_random_products_by_drawn_choices_of_the_tuner() -> None:
+    """Whatever a measurement says is quickest gives the right values and gradients."""
+    before = products.events.get("tuned", 0)
+    for seed in (900, 903, 907):
+        assert products.check(products.by_tuning(seed), "emu") is None
+    assert products.events["tuned"] > before and tc.kernels.choices() == []
+
+
 @pytest.mark.parametrize("fault", ["an element", "not a number"])
 def test_a_wrong_product_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(leaves: Any, draw: random.Random) -> Any:
