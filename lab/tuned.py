@@ -124,19 +124,24 @@ def alone(
         yield name, lower(program, replace(machine.target, tuning=table))
 
 
-def runner(program: Program, lowered: Lowered, machine: Any) -> Callable[[], None]:
-    """What runs a program as plans are run, over random operands."""
-    executable = LoweredExecutable(program, machine, lowered)
+def runner(
+    program: Program, lowered: Lowered, memory: tuple[list[Any], list[Any]], machine: Any
+) -> Callable[[], None]:
+    """What runs a program as plans are run, over its operands and results."""
+    run = partial(LoweredExecutable(program, machine, lowered).start, *memory, ())
+    for _ in range(WARM_UP):
+        run()
+    return run
+
+
+def memory_of(program: Program, machine: Any) -> tuple[list[Any], list[Any]]:
+    """Random operands, and room for the results."""
     random = np.random.default_rng(0)
     inputs = [
         machine.from_host(random.standard_normal(x.shape, np.float32).astype(x.dtype.numpy))
         for x in program.inputs
     ]
-    results = [machine.allocate(prod(y.shape) * y.dtype.itemsize) for y in program.outputs]
-    run = partial(executable.start, inputs, results, ())
-    for _ in range(WARM_UP):
-        run()
-    return run
+    return inputs, [machine.allocate(prod(y.shape) * y.dtype.itemsize) for y in program.outputs]
 
 
 def measured(case: Product | Convolution, format: str, machine: Any) -> Row:
@@ -149,7 +154,8 @@ def measured(case: Product | Convolution, format: str, machine: Any) -> Row:
         ((key, decision),) = lowered.schedule.decisions.items()
         tuned = machine.tuner.table.entries[key]
         plans = {"tuned": lowered, **dict(alone(program, decision.problem, tuned, machine))}
-    runs = {name: runner(program, plan, machine) for name, plan in plans.items()}
+    memory = memory_of(program, machine)
+    runs = {name: runner(program, plan, memory, machine) for name, plan in plans.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(TURNS):
         for name, run in runs.items():

@@ -14,9 +14,12 @@ from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at, topologic
 from tinygrad_cuda.graph.ops import common, movement
 from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.program import Program
+from tinygrad_cuda.graph.rewrite.products import readers_of
+from tinygrad_cuda.lowering.skeletons.contract.library import end_of_call
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
-from tinygrad_cuda.lowering.tuning_table import Tuned
+from tinygrad_cuda.lowering.tuning_table import NONE, Tuned
 
+FUSED = ("elementwise", "reduction")  # what kernels of ours compute behind a product
 EPILOGUE = 16  # operations behind a product that its measurement has at most
 
 
@@ -30,6 +33,7 @@ class TuningProblem(NamedTuple):
         program: which computes it alone.
         plain: whether nothing follows the sum.
         last: whether the result has the channels last.
+        libraries: whose calls are candidates, with their versions.
     """
 
     key: str
@@ -38,6 +42,7 @@ class TuningProblem(NamedTuple):
     program: Program
     plain: bool
     last: bool = False
+    libraries: Mapping[str, str] = NONE
 
 
 class Decision(NamedTuple):
@@ -64,12 +69,8 @@ class TuningProblems:
     def __init__(
         self, order: Sequence[Node], outputs: Sequence[Node], libraries: Mapping[str, str]
     ) -> None:
-        self._readers: dict[Node, list[Node]] = {}
+        self._readers, self._outputs = readers_of(order), set(outputs)
         self._libraries = libraries
-        self._outputs = set(outputs)
-        for node in order:
-            for source in dict.fromkeys(node.sources):
-                self._readers.setdefault(source, []).append(node)
 
     def problem(
         self, node: Node, made: Node, images: Sequence[Node] = (), last: bool = False
@@ -89,19 +90,43 @@ class TuningProblems:
                 for source in made.sources
             )
             alone = with_sources(made, sources)
-            end, names = self._with_epilogue(node, alone, over)
+            end, names, behind = self._with_epilogue(node, alone, over)
             if last and len(end.shape) > 2:
                 rank = len(end.shape)
                 end = movement.permute(end, axes=(0, *range(2, rank), 1))
         program = Program(node.device, (end,), tuple(over.inputs))
-        key = _key(end, self._libraries)
-        return TuningProblem(key, _name(alone, names), alone, program, not names, last)
+        library = self._libraries and node.op is matmul and self._ends(node, behind)
+        libraries = self._libraries if library else NONE
+        key = _key(end, libraries)
+        return TuningProblem(key, _name(alone, names), alone, program, not names, last, libraries)
 
-    def _with_epilogue(self, node: Node, made: Node, over: _Inputs) -> tuple[Node, list[str]]:
-        """The node with the elementwise operations that alone read it, one after another."""
+    def _ends(self, node: Node, behind: Node) -> bool:
+        """Whether nothing is left that a kernel of ours would compute behind its product, too.
+
+        Such as an optimizer's update of the weight: a library leaves it to another kernel, whose
+        time a measurement of the product does not have.
+        """
+        end = end_of_call(node, self._readers, self._outputs)
+        return self._is_read_whole(behind) or self._is_read_whole(end)
+
+    def _is_read_whole(self, node: Node) -> bool:
+        """Whether each reader takes a value from memory, as a product does."""
+        return all(
+            self._is_read_whole(reader)
+            if reader.op.kind == "movement"
+            else reader.op.kind not in FUSED
+            for reader in self._readers[node]
+        )
+
+    def _with_epilogue(self, node: Node, made: Node, over: _Inputs) -> tuple[Node, list[str], Node]:
+        """The node with the elementwise operations that alone read it, one after another.
+
+        Returns:
+            It, the operations' names, and the last of them in the plan.
+        """
         names: list[str] = []
         for _ in range(EPILOGUE):
-            readers = self._readers.get(node, [])
+            readers = list(dict.fromkeys(self._readers.get(node, ())))
             if len(readers) != 1 or node in self._outputs:
                 break
             (reader,) = readers
@@ -110,7 +135,7 @@ class TuningProblems:
             sources = tuple(made if s is node else over.cut(s) for s in reader.sources)
             made, node = with_sources(reader, sources), reader
             names += [reader.op.name] if reader.op.kind == "elementwise" else []
-        return made, names
+        return made, names, node
 
 
 class _Inputs:

@@ -31,6 +31,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.algorithms import options
@@ -473,6 +474,24 @@ def test_a_slower_library_is_not_taken(own_folder: Path) -> None:
     np.testing.assert_allclose(values, np.maximum(expected(), 0), rtol=1e-5, atol=1e-4)
 
 
+def test_a_library_is_no_candidate_where_more_would_be_fused() -> None:
+    """Its epilogue is ReLU's and GELU's; an update, a sum or a tanh beside others is not."""
+    x, w, b = (tc.tensor(v, device="emu") for v in layer())
+    with_bias = x @ w.T + b
+    for value, expected in (
+        ((with_bias,), True), ((with_bias.relu(),), True), ((with_bias.tanh(),), True),
+        ((F.gelu(with_bias, approximate="tanh") @ w,), True), ((with_bias.T @ x,), True),
+        ((with_bias.relu().sum(0),), False), ((with_bias, with_bias.exp() * x[:, :32]), False),
+        ((w - 0.1 * (with_bias.T @ x), (with_bias.T @ x).square()), False),
+    ):  # fmt: skip
+        program = program_of(*value)
+        target = replace(H200, tuning=TuningTable({}, {"cublas": "1"}))
+        decisions = lower(program, target).schedule.decisions
+        last = list(decisions.values())[-1].problem
+        assert bool(last.libraries) == expected, [node.op.name for node in program.outputs]
+        assert ("cublas" in last.key) == expected
+
+
 def test_choices_beside_a_library_are_of_its_version(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,11 +540,12 @@ def test_the_mode_and_the_provider_are_of_the_key(monkeypatch: pytest.MonkeyPatc
         again = (x @ y).numpy()
     assert len(plans.entries) == keys + 1 and first.tobytes() == again.tobytes()
     (node,) = program_of(x @ y).outputs
-    made = TuningProblems([node], [node], {})
+    order = topological([node])
+    made = TuningProblems(order, [node], {})
     key = made.problem(node, node).key
     with settings.override(provider="cublas"):
         assert made.problem(node, node).key != key
-    assert TuningProblems([node], [node], {"cublas": "1"}).problem(node, node).key != key
+    assert TuningProblems(order, [node], {"cublas": "1"}).problem(node, node).key != key
 
 
 def test_what_cannot_be_measured_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

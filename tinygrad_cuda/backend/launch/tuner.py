@@ -173,8 +173,6 @@ class _Measurement:
 
     def __init__(self, machine: TunedMachine, problem: TuningProblem) -> None:
         self.machine, self.problem = machine, problem
-        table = machine.target.tuning
-        self.libraries = {} if table is None else table.libraries
         self.refused: list[str] = []
         usual = lower(problem.program, replace(machine.target, tuning=None))
         self.usual = _Candidate(None, _usual_name(usual), usual)
@@ -216,12 +214,14 @@ class _Measurement:
         """Programs that are not the model's choice, nor each other's."""
         texts = {self.usual.lowered.source}
         made = []
-        for option in shortlist(options(self.problem.node, self.machine.target, self.problem.last)):
+        problem = self.problem
+        target = replace(self.machine.target, tuning=TuningTable({}, problem.libraries))
+        for option in shortlist(options(problem.node, target, problem.last)):
             name = f"{option.tier} {option.cut}".strip()
-            one = Tuned(self.problem.name, option.tier, option.cut, 0, "", 0)
-            table = OneChoice(one, self.libraries)
+            one = Tuned(problem.name, option.tier, option.cut, 0, "", 0)
+            table = OneChoice(one, problem.libraries)
             try:
-                lowered = lower(self.problem.program, replace(self.machine.target, tuning=table))
+                lowered = lower(problem.program, replace(target, tuning=table))
             except TgcError as error:
                 self._refuse(name, f"it cannot be made: {error}")
                 continue

@@ -158,6 +158,19 @@ def with_epilogues(outputs: Sequence[Node], choices: Mapping[Node, Choice]) -> d
     return made
 
 
+def end_of_call(
+    product: Node, readers: Mapping[Node, list[Node]], wanted: Collection[Node]
+) -> Node:
+    """What a library's call stores, if it makes a product: the end of its epilogue.
+
+    Args:
+        readers: of the plan's nodes, see `readers_of`.
+        wanted: values that end up in memory.
+    """
+    epilogue = _epilogue_of(product, readers, wanted)
+    return product if epilogue is None else epilogue.members[-1]
+
+
 def _epilogue_of(
     product: Node, readers: Mapping[Node, list[Node]], wanted: Collection[Node]
 ) -> LibraryEpilogue | None:
@@ -374,6 +387,6 @@ def _stage(kernel: Kernel, product: Node, call: LibraryProduct, params: KernelPa
 
 
 __all__ = [
-    "CUBLAS", "DTYPES", "LibraryCut", "compute_of", "library_stages", "with_epilogues",
-    "with_matrices",
+    "CUBLAS", "DTYPES", "LibraryCut", "compute_of", "end_of_call", "library_stages",
+    "with_epilogues", "with_matrices",
 ]  # fmt: skip
