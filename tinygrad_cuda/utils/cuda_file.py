@@ -89,7 +89,8 @@ def cuda_text(step: ExportedStep, path: Path, tensors: Path) -> str:
         raise ArgumentError(
             "export_cuda", "a library's call is no kernel that a file can hold",
             expect="generated kernels alone", actual=call.text.strip().removeprefix("// "),
-            hint="call the compiled step once under tc.kernels.provider(None), then export it",
+            hint="call the compiled step once under tc.kernels.provider(None), after "
+            "tc.tune('off'), then export it",
         )  # fmt: skip
     target = step.runs[0].executable.machine.target
     kernels = translation_unit(launches, target)

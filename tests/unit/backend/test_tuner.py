@@ -638,6 +638,25 @@ def test_the_middle_of_times() -> None:
     assert cuda_tuner.middle([3.0, 900.0, 4.0]) == 4.0
 
 
+def test_the_lab_times_replayed_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a pretended GPU, by its own clock: every plan runs by single launches, then by a graph."""
+    small = tuned_lab.SMALL[0]
+    monkeypatch.setattr(tuned_lab, "PRODUCTS", (small._replace(m=24), small))
+    monkeypatch.setattr(tuned_lab, "CASES", ())
+    monkeypatch.setattr(tuned_lab, "TURNS", 1)
+    with pretended_gpu() as driver:
+        launched = []
+        launch = driver.cuGraphLaunch
+        monkeypatch.setattr(
+            driver, "cuGraphLaunch", lambda *given: (launched.append(1), launch(*given))[1]
+        )
+        status = tuned_lab.main([str(tmp_path / "rows"), "--formats", "float32"])
+        tc.tune("off")
+    rows = json.loads((tmp_path / "rows").read_text())
+    assert len(rows) == 2 and status == int(max(row["ratio"] for row in rows) > 1.03)
+    assert len(launched) > 2 * 2 * cuda_tuner.FEW * tuned_lab.TURNS
+
+
 def test_a_tuned_plan_is_compared_with_each_tier_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
