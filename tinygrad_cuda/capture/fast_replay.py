@@ -282,7 +282,7 @@ def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
     plain = plain and len(given.args) == len(given.tensors) == len(given.cells)
     if not plain or any(x.chain or x.cell.node.requires_grad for x in given.args):
         return False
-    if program.bound or program.leaf_cells or program.hooked_before or not can_chain(program):
+    if program.bound or program.leaf_cells or any(program.hooked) or not can_chain(program):
         return False
     if sum(type(event) is RunEvent for event in program.events) != 1:
         return False

@@ -127,10 +127,7 @@ class RunEvent:
         with self.lock:
             results = self.executable.run(storages, self.numbers, self.spare)
         values += results
-        if self.spare:
-            self.spare = {}
-        if self.unused:
-            self.spare = {output: results[output] for output in self.unused}
+        self.spare = {output: results[output] for output in self.unused}
         frame.write(self.writes)
 
 

@@ -163,7 +163,6 @@ class CapturedProgram:
         shown.update(leaf.grad.cell for leaf in leaves if leaf.grad is not None)
         self.hooks = [leaf.hooks for leaf in leaves]
         self.hooked = list(map(list, self.hooks))
-        self.hooked_before = any(self.hooked)
         for record, leaf in zip(records, leaves):
             if not record.dropped:
                 (self.with_gradient if record.before else self.without_gradient).append(leaf)
@@ -369,9 +368,7 @@ class CapturedProgram:
             event(frame)
         frame.write(self.last)
         fresh = Fresh(frame.values, given.originals)
-        for gradient in self.gradients:
-            gradient.leave(fresh)
-        for gradient in self.late:
+        for gradient in (*self.gradients, *self.late):
             gradient.leave(fresh)
         return self.build(fresh)
 

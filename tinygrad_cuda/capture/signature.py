@@ -59,20 +59,7 @@ class Given:
         if autocast.on:
             facts += sorted(autocast.on.items())
         self.args, self.options = args, options
-        taken, named = [], {}
-        for value in args:
-            # What most arguments are, without a call.
-            if isinstance(value, TensorBase) and not value.chain:
-                node = value.cell.node
-                if not node.requires_grad:
-                    self.tensors.append(value)
-                    strides = value._strides
-                    facts.append(
-                        (node.shape, node.dtype, id(node.device), False, strides, (), type(value))
-                    )
-                    taken.append(value)
-                    continue
-            taken.append(self._take(value, facts))
+        taken, named = [self._take(value, facts) for value in args], {}
         if options:
             facts.append(tuple(options))
             named = {name: self._take(value, facts) for name, value in options.items()}
@@ -289,6 +276,3 @@ def owner_module(function: Callable[..., Any]) -> Any:
         if hasattr(thing, "named_modules") and hasattr(thing, "forward"):
             return thing
     return None
-
-
-__all__ = ["Given", "changed_module", "difference", "owner_module", "snapshot"]

@@ -324,9 +324,8 @@ class Capture:
     def draw(self, generator: Any, seed: int, number: int) -> tuple[int, int]:
         """The same numbers, with where a replay gets them from."""
         draws = self._stream(generator, seed, number)
-        offset = number - draws.first
-        draws.count = offset + 1
-        return supplied(seed, draws, None), supplied(number, draws, offset)
+        draws.count = number - draws.first + 1
+        return self.peek(generator, seed, number)
 
     def peek(self, generator: Any, seed: int, number: int) -> tuple[int, int]:
         """Where a stream is, with where a replay gets that from."""

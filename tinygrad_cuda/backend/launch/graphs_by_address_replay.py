@@ -7,7 +7,7 @@ Without it a compiled call of denoiser_sample takes 209 % longer (H200).
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tinygrad_cuda.backend.base import replays
 
@@ -16,15 +16,6 @@ IDLE = 64  # runs after which a graph makes room for another one
 
 Addresses = tuple[int, ...]
 G = TypeVar("G")
-
-
-class _Made(Generic[G]):
-    """A graph, and the number of its last run."""
-
-    __slots__ = ("graph", "run")
-
-    def __init__(self, graph: G, run: int) -> None:
-        self.graph, self.run = graph, run
 
 
 class GraphsByAddress(Generic[G]):
@@ -36,7 +27,7 @@ class GraphsByAddress(Generic[G]):
 
     def __init__(self, capacity: int = GRAPHS) -> None:
         self._capacity = capacity
-        self._made: dict[Addresses, _Made[G]] = {}
+        self._made: dict[Addresses, list[Any]] = {}  # a graph, and the number of its last run
         self._runs = 0  # how often one of them has run
         self._seen: deque[Addresses] = deque(maxlen=capacity if replays.graphs_by_address else 0)
 
@@ -48,13 +39,14 @@ class GraphsByAddress(Generic[G]):
         made = self._made.get(addresses)
         if made is None:
             return None
-        made.run = self._runs = self._runs + 1
-        return made.graph
+        made[1] = self._runs = self._runs + 1
+        graph: G = made[0]
+        return graph
 
     def keep(self, addresses: Addresses, graph: G) -> None:
         """Notes the graph of these addresses, which has been started."""
         self._runs += 1
-        self._made[addresses] = _Made(graph, self._runs)
+        self._made[addresses] = [graph, self._runs]
 
     def wanted(self, addresses: Addresses) -> bool:
         """Whether addresses without a graph are to get one: they have occurred before."""
@@ -71,8 +63,8 @@ class GraphsByAddress(Generic[G]):
     def _room(self) -> bool:
         """Whether there may be one graph more; one that has not run for long goes."""
         if len(self._made) >= self._capacity:
-            oldest = min(self._made, key=lambda addresses: self._made[addresses].run)
-            if self._runs - self._made[oldest].run < IDLE:
+            oldest = min(self._made, key=lambda addresses: self._made[addresses][1])
+            if self._runs - self._made[oldest][1] < IDLE:
                 return False
             del self._made[oldest]
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from tinygrad_cuda.backend.base import BadIndex
@@ -117,9 +118,7 @@ class LaunchParams:
 
     def twin(self) -> LaunchParams:
         """Parameters of the same launches that change apart from these."""
-        other = LaunchParams.__new__(LaunchParams)
-        other._starts, other._spots, other._users = self._starts, self._spots, self._users
-        other._maps, other._encode = self._maps, self._encode
+        other = copy(self)
         other._values = None
         other._words = array("Q", bytes(self._bytes.nbytes))
         other._bytes = memoryview(other._words).cast("B")

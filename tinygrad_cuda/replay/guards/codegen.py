@@ -15,8 +15,6 @@ from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.replay.generated_functions import function_from
 from tinygrad_cuda.replay.guards.values import MAPPINGS, RAW, Contents, Inside, Names
 
-TOGETHER = 200  # containers from which on they are looked at in a loop
-FEW = 3  # cells that are compared singly: a set costs as much as three
 SINGLY = 32  # elements of a container that are looked at by an instruction each
 Look = Callable[[tuple[Any, ...]], list[Any] | None]
 
@@ -39,8 +37,8 @@ def looking(
     lines = [f"{_each('a{}', count)}, = args" if count else _refuse("args")]
     for number, tensor in enumerate(args):
         lines += _argument(number, tensor, constants)
-    if count > 1:
-        lines.append(_refuse(*_repeated(count)))
+    if count > 1:  # two of the arguments' cells may not be one
+        lines.append(_refuse(f"len({{{_each('c{}', count)}}}) != {count}"))
     lines += _names(names, constants)
     lines.append(_refuse(*others))
     lines.append(f"return [{_each('s{}', count)}]")
@@ -80,13 +78,6 @@ def _argument(number: int, tensor: Any, constants: dict[str, Any]) -> list[str]:
     ]
 
 
-def _repeated(count: int) -> list[str]:
-    """Conditions that two of the arguments' cells are one."""
-    if count > FEW:
-        return [f"len({{{_each('c{}', count)}}}) != {count}"]
-    return [f"c{a} is c{b}" for b in range(count) for a in range(b)]
-
-
 def _names(names: Names, constants: dict[str, Any]) -> list[str]:
     """What the function names must be what it was."""
     lines = []
@@ -95,9 +86,6 @@ def _names(names: Names, constants: dict[str, Any]) -> list[str]:
             f"owner{number}": named.owner, f"value{number}": named.value, f"name{number}": named,
         }  # fmt: skip
         lines.append(_refuse(named.differs(number)))
-    if len(names.contents) > TOGETHER:
-        constants |= {"contents": names.contents, "Contents": Contents}
-        return [*lines, _refuse("not all(map(Contents.holds, contents))")]
     for number, contents in enumerate(names.contents):
         lines += _holds(number, contents, constants)
     return lines
