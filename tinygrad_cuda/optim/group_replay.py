@@ -20,7 +20,6 @@ from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import lock_of, run_again
 from tinygrad_cuda.graph.node import Node, mode
-from tinygrad_cuda.optim.step_replay import wide
 from tinygrad_cuda.replay.plan_lookup import GraphSignature, PlanEntry
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -51,20 +50,17 @@ class SteadyGroup:
     Args:
         parameters, states: of the group; the states have the same keys.
         kind: what depends on options and the host's state in the updates.
-        kinds: the parameters' updates.
-        written: the cells that these write, in order.
+        written: the cells that the updates write, in order.
     """
 
     def __init__(
-        self, parameters: list[Tensor], states: list[State], kind: object, kinds: list[Any],
-        written: list[Cell],
-    ) -> None:  # fmt: skip
+        self, parameters: list[Tensor], states: list[State], kind: object, written: list[Cell]
+    ) -> None:
         self.parameters, self.states = list(parameters), states
         self.keys = list(map(tuple, self.states))
         values = list(chain.from_iterable(map(dict.values, self.states)))
         self.tensor_indices = [k for k, v in enumerate(values) if isinstance(v, Tensor)]
         self.host_indices = [k for k, v in enumerate(values) if not isinstance(v, Tensor)]
-        self.tensors = len(self.tensor_indices) // len(parameters)
         first = self.states[0]
         self.host_keys = [key for key, v in first.items() if not isinstance(v, Tensor)]
         self.all_tensors = [*parameters, *[values[k] for k in self.tensor_indices]]
@@ -73,11 +69,14 @@ class SteadyGroup:
         self.leaves = [parameter.chain[0][1] for parameter in parameters]
         nodes = [leaf.grad.node for leaf in self.leaves] + list(map(_node_of, self.cells))
         self.facts = list(map(_facts_of, nodes))
-        self.like = [(p.ndim, wide(p.dtype)) for p in parameters]
         self.device = parameters[0].device
-        self.kind, self.kinds, self.written = kind, kinds, written
+        self.kind, self.written = kind, written
         self.in_place: InPlace | None = None
         self.tries = 0
+
+    def waits(self) -> bool:
+        """Whether something is pending, with which the updates make one plan."""
+        return bool(local.recorder.pending.get(self.device))
 
     def look(self, optimizer: Any, parameters: list[Tensor]) -> Seen | None:
         """What the group has, if only values and numbers differ from the last step."""
@@ -112,7 +111,7 @@ class SteadyGroup:
         return Seen(states[0], tuple(zip(self.host_keys, hosts)), given, nodes)
 
     def run(self, seen: Seen, values: list[float]) -> bool:
-        """Writes all in place, if nothing else is pending; False if the updates are to be recorded.
+        """Writes all in place, where nothing is pending; False if the updates are to be recorded.
 
         Args:
             seen: what there is now.
@@ -121,7 +120,7 @@ class SteadyGroup:
         Raises:
             IndexError: a label or index of an earlier plan was out of range.
         """
-        if self.in_place is None or local.recorder.pending.get(self.device):
+        if self.in_place is None:
             return False
         entry = self.in_place.entry()
         if entry is None:
@@ -137,7 +136,7 @@ class SteadyGroup:
             seen: what they were recorded of.
             scalars: the numbers, as nodes, by kind.
         """
-        if self.tries < TRIES:
+        if self.in_place is None and self.tries < TRIES:
             pending = local.recorder.pending.get(self.device, ())  # shared memory is written
             waiting = [reference() for reference in pending]
             if waiting == self.written:

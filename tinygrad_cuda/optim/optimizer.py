@@ -239,7 +239,7 @@ class Optimizer(Hooked):
                 updates = Updates(self, group, scalars) if repeats else None
                 parameters = group["params"]
                 steady = updates if replay is None else None
-                if steady is not None and steady.take_all(number, parameters):
+                if steady is not None and steady.run_in_place(number, parameters):
                     parameters = ()
                 for parameter in parameters:
                     gradient = parameter.grad

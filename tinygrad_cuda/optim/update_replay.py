@@ -78,21 +78,21 @@ class _Numbers:
         self.new_state = {key: value for key, value in new.items() if value is not absent}
         self.names = list(new)
         self.kind = _kinds.setdefault((type(optimizer), options, tuple(absent.log)), object())
-        self._nodes: dict[Any, list[Node]] = {}
+        self.by_kind: dict[Any, list[Node]] = {}  # by shape, dtype and device
 
     def again(self) -> _Numbers:
         """The same for another step."""
         other = copy(self)
-        other._nodes = {}
+        other.by_kind = {}
         return other
 
     def nodes(self, scalars: Any, dtype: DType, device: Device, ndim: int) -> list[Node]:
         """The scalars in the order in which the update asks for them, made once a kind."""
         kind = (1,) * ndim, dtype, device
-        nodes = self._nodes.get(kind)
+        nodes = self.by_kind.get(kind)
         if nodes is None:
             nodes = [scalars.node(kind, value, name) for name, value in self.values.items()]
-            self._nodes[kind] = nodes
+            self.by_kind[kind] = nodes
         return nodes
 
 
@@ -120,7 +120,7 @@ class Updates:
         self.cells: list[Cell] = []
         self.kinds: list[_Update] = []
         self.fresh: list[tuple[Tensor, State]] = []
-        self.to_learn: tuple[SteadyGroup, Seen, dict[Any, list[Node]]] | None = None
+        self.to_learn: tuple[SteadyGroup, Seen, _Numbers] | None = None
         self._numbers: dict[Any, _Numbers] = {}
 
     @staticmethod
@@ -189,11 +189,10 @@ class Updates:
         self.fresh.append((parameter, new))
         return True
 
-    def take_all(self, number: int, parameters: list[Tensor]) -> bool:
-        """Takes on all parameters as in the last step of this group; False if something differs."""
-        updates = _last.get(self.optimizer)
-        last = None if updates is None else updates.get(number)
-        if last is None or watching.on or settings.validate:
+    def run_in_place(self, number: int, parameters: list[Tensor]) -> bool:
+        """Runs the updates of a group as its last step did; False if they are to be recorded."""
+        last = _last.get(self.optimizer, {}).get(number)
+        if last is None or watching.on or settings.validate or last.waits():
             return False
         seen = last.look(self.optimizer, parameters)
         if seen is None:
@@ -201,32 +200,21 @@ class Updates:
         numbers = self._numbers_for(parameters[0], seen.first, seen.host)
         if numbers.kind is not last.kind:
             return False
-        new = numbers.new_state
-        self.fresh = [(parameter, new) for parameter in parameters]
         if last.run(seen, list(numbers.values.values())):
+            self.fresh = [(parameter, numbers.new_state) for parameter in parameters]
             return True
-        scalars = {
-            kind: numbers.nodes(self.scalars, kind[1], last.device, kind[0])
-            for kind in dict.fromkeys(last.like)
-        }
-        given, nodes = seen.given, seen.nodes
-        rest, count = iter(nodes[len(given) :]), last.tensors
-        for g, value, kind in zip(given, nodes, last.like):
-            self.inputs += (g, value, *[next(rest) for _ in range(count)], *scalars[kind])
-        self.kinds, self.cells = last.kinds, last.written
-        if last.in_place is None:
-            self.to_learn = last, seen, scalars
-        return True
+        self.to_learn = last, seen, numbers
+        return False
 
     def remember(self, number: int, parameters: list[Tensor]) -> None:
-        """Keeps what `take_all` compares, after all parameters have been taken on one by one."""
-        updates = _last.setdefault(self.optimizer, {})
-        updates.pop(number, None)
+        """Keeps what `run_in_place` compares, after all parameters have been taken on."""
         if (
             not switches.group_updates
+            or self.to_learn is not None
             or self.by_shape
             or len(self.kinds) != len(parameters)
             or len(self._numbers) != 1
+            or local.recorder.pending.get(parameters[0].device)
         ):
             return
         states = list(map(self.optimizer.state.get, parameters))
@@ -234,7 +222,8 @@ class Updates:
         if not all(states) and (numbers.names or None in states):
             return  # it is made by this step
         if len(set(map(tuple, states))) == 1 and len({p.device for p in parameters}) == 1:
-            updates[number] = SteadyGroup(parameters, states, numbers.kind, self.kinds, self.cells)
+            steady = SteadyGroup(parameters, states, numbers.kind, self.cells)
+            _last.setdefault(self.optimizer, {})[number] = steady
 
     def record(self) -> list[tuple[Tensor, State]]:
         """Records the updates of all parameters taken on; what is new in the state of each."""
@@ -253,8 +242,8 @@ class Updates:
         for cell, node in zip(self.cells, results):
             cell.put(node)
         if self.to_learn is not None:
-            last, seen, scalars = self.to_learn
-            last.learn(seen, scalars)
+            last, seen, numbers = self.to_learn
+            last.learn(seen, numbers.by_kind)
         return self.fresh
 
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:

@@ -17,7 +17,6 @@ from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim import update_replay as updates
-from tinygrad_cuda.optim.update_replay import Updates
 from tinygrad_cuda.replay import backward_template, plan_lookup
 from tinygrad_cuda.replay.subgraph_template import Deferred
 
@@ -253,41 +252,3 @@ def test_calls_that_nobody_asks_for_leave_nothing_behind() -> None:
         assert counts == [0, 0, 0]
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_steady_updates_notice_what_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group is taken at a glance only if places, state and gradients are as before."""
-    take_all, taken = Updates.take_all, []
-
-    def counted(self: Updates, *arguments: Any) -> bool:
-        taken.append(take_all(self, *arguments))
-        return taken[-1]
-
-    def train() -> list[Any]:
-        loop = Loop(name)
-        first, second, *_ = loop.model.parameters()
-        state = loop.optimizer.state
-        for turn in range(19):
-            loop.optimizer.zero_grad()
-            loop.forward().backward()
-            if turn == 4:
-                key = next(k for k, v in state[first].items() if isinstance(v, tc.Tensor))
-                state[first][key] = state[first][key] * 2
-            elif turn == 16:
-                first.data = first.detach() * 0.5
-            elif turn == 10:
-                second.grad = None
-            elif turn == 13:
-                loop.optimizer.load_state_dict(loop.optimizer.state_dict())
-            elif turn == 7:
-                first.grad = first.grad.reshape(-1).reshape(6, 4)
-            loop.optimizer.step()
-        return loop.values()
-
-    monkeypatch.setattr(Updates, "take_all", counted)
-    found = train()
-    # Each change costs its own turn, and the one in which the group is looked at again.
-    assert settings.slow or [turn for turn in range(11) if taken[turn]] == [2, 3, 6, 9]
-    monkeypatch.setattr(Updates, "take_all", lambda self, number, parameters: False)
-    assert same(found, train())

@@ -114,6 +114,15 @@ def interfered(loop: Loop, turn: int) -> None:
     elif turn == 30:
         loop.held += [moment.clone() for moment in loop.moments()]
         realize_all()
+    elif turn == 32:
+        states = [state for state in loop.optimizer.state.values() if state]
+        for state in states[:1]:
+            key = next((k for k, v in state.items() if isinstance(v, tc.Tensor)), None)
+            if key is not None:
+                state[key] = state[key] * 2
+                realize_all()
+    elif turn == 34:
+        first.grad = first.grad.reshape(-1).reshape(6, 4)
 
 
 # One rule where compiling takes long.
@@ -127,7 +136,7 @@ def test_whatever_happens_between(
 ) -> None:
     def train() -> tuple[list[Any], list[list[float]]]:
         loop, seen = Loop(rule), []
-        for turn in range(34):
+        for turn in range(38):
             loop.backward()
             interfered(loop, turn)
             loop.optimizer.step()
