@@ -83,6 +83,8 @@ class FastReplay:
         number = program.events.index(self.event)
         self.before, self.after = program.events[:number], program.events[number + 1 :]
         self.prepares = [step.prepare for step in program.early]
+        # Those that a call leaves as fresh Tensors; it drops the others.
+        self.fresh_gradients = [gradient for gradient in program.gradients if not gradient.none]
         self._find_gradients()
         self._find_cells(len(given.cells))
         self._find_outputs()
@@ -91,9 +93,8 @@ class FastReplay:
     def _find_gradients(self) -> None:
         """Leaves whose gradients are made anew, and those that have none."""
         program = self.program
-        gradients = [gradient for gradient in program.gradients if not gradient.none]
-        self.leaves = [gradient.leaf for gradient in gradients]
-        self.tensors = [Tensor] * len(gradients)
+        self.leaves = [gradient.leaf for gradient in self.fresh_gradients]
+        self.tensors = [Tensor] * len(self.leaves)
         self.dropped = [gradient.leaf for gradient in program.gradients if gradient.none]
         self.dropped += program.without_gradient
 
@@ -104,10 +105,7 @@ class FastReplay:
         rest = [index for index in range(len(program.cells)) if index not in own]
         self.own_cells = [program.cells[index] for index in own]
         self.read_cells = [program.cells[index] for index in rest]
-        gradients = [gradient for gradient in program.gradients if not gradient.none]
-        output_specs = [
-            gradient.output_spec.outputs for gradient in gradients if gradient.output_spec
-        ]
+        output_specs = [g.output_spec.outputs for g in self.fresh_gradients if g.output_spec]
         self.cell_outputs = [program.outputs[index] for index in own]
         self.cell_outputs += [*output_specs, *(program.outputs[index] for index in rest)]
         self.first, self.last = len(own), len(own) + len(output_specs)  # of the gradients
@@ -127,7 +125,7 @@ class FastReplay:
         """Where the memory of each output comes from: inputs, gradients, hidden, new."""
         program, executable = self.program, self.event.executable
         start, count = program.offsets[0], len(self.event.inputs)
-        gradients = [gradient.output for gradient in program.gradients if not gradient.none]
+        gradients = [gradient.output for gradient in self.fresh_gradients]
         self.hidden = self.event.unused
         recorded = {*gradients, *self.hidden}
         new = [n for n, slot in enumerate(executable.results) if slot is None and n not in recorded]

@@ -423,7 +423,7 @@ def _turn_round(
     """Runs turns whose results are the next one's arguments."""
     results = turns.results
     # A result is written to one buffer while the turn reads the other.
-    rooms = {
+    buffers = {
         x.source: [turns.memory(sign * x.source, turns.sizes[x.source]) for sign in (1, -1)]
         for x in results
         if x.source >= 0
@@ -433,8 +433,8 @@ def _turn_round(
     def put(turn: int, values: list[Any]) -> None:
         for number, x in enumerate(results):
             handed = turn and x.source >= 0
-            values[number] = rooms[x.source][(turn - 1) % 2] if handed else arguments[number]
-        for source, pair in rooms.items():
+            values[number] = buffers[x.source][(turn - 1) % 2] if handed else arguments[number]
+        for source, pair in buffers.items():
             values[source] = pair[turn % 2]
 
     done, values = turns.run(frame, count, put)

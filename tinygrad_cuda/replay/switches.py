@@ -19,7 +19,7 @@ class Switches:
     templated_calls: bool  # a composed function's Python, where its graph was recorded before
     backward_templates: bool  # the gradient rules of a backward pass that has come before
     update_templates: bool  # an optimizer's apply_single, where its graph was recorded before
-    group_updates: bool  # looking at each parameter of a group that is as its last step left it
+    group_updates: bool  # recording the updates of a group where nothing else is pending
     plan_cache: bool  # scheduling and generating a graph whose trace has come before
     plan_lookup: bool  # tracing a graph whose calls have come before
     plan_guards: bool  # walking over such a graph: a function is written for it

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from tinygrad_cuda.backend.base import replays
 
 GRAPHS = 8  # of one loop; as many combinations are remembered, to recognise one that recurs
-IDLE = 64  # runs after which a graph makes room for another one
+IDLE = 64  # runs after which a graph may be dropped for another one
 
 Addresses = tuple[int, ...]
 G = TypeVar("G")
@@ -50,7 +50,7 @@ class GraphsByAddress(Generic[G]):
 
     def wanted(self, addresses: Addresses) -> bool:
         """Whether addresses without a graph are to get one: they have occurred before."""
-        if addresses in self._seen and self._room():
+        if addresses in self._seen and self._has_capacity():
             return True
         self._seen.append(addresses)
         return False
@@ -60,7 +60,7 @@ class GraphsByAddress(Generic[G]):
         self._made.clear()
         self._seen.clear()
 
-    def _room(self) -> bool:
+    def _has_capacity(self) -> bool:
         """Whether there may be one graph more; one that has not run for long goes."""
         if len(self._made) >= self._capacity:
             oldest = min(self._made, key=lambda addresses: self._made[addresses][1])

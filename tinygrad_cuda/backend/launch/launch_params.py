@@ -98,7 +98,7 @@ class LaunchParams:
     ) -> None:
         self._starts = [0]
         self._encode = encode
-        self._spots: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self._address_words: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self._maps: list[list[tuple[int, int, TensorMap]]] = [[] for _ in range(count)]
         self._users: list[set[int]] = [set() for _ in range(count)]
         self._values: list[int] | None = None
@@ -110,7 +110,7 @@ class LaunchParams:
                     if word.kind == "map":
                         self._maps[value].append((position, offset, word.item))
                     else:
-                        self._spots[value].append((position, offset))
+                        self._address_words[value].append((position, offset))
                     self._users[value].add(number)
             self._starts.append(start + len(launch.words))
         self._words = array("Q", bytes(8 * self._starts[-1]))
@@ -133,7 +133,7 @@ class LaunchParams:
         self._values = None  # so that an interruption lets the next run write everything
         for number, value in enumerate(addresses):
             if old is None or value != old[number]:
-                for position, offset in self._spots[number]:
+                for position, offset in self._address_words[number]:
                     self._words[position] = value + offset
                 for position, offset, tensor in self._maps[number]:
                     words = self._encode(tensor, value + offset)
@@ -153,21 +153,21 @@ def dependencies(launches: Sequence[PackedLaunch]) -> list[tuple[int, ...]]:
     These are the edges between kernels (data, overwriting, memory taken over, checks that come
     first), and those from the first to the second stage of a split kernel.
     """
-    homes: dict[object, list[int]] = {}
+    launches_of: dict[object, list[int]] = {}  # of each kernel, by their numbers
     for number, launch in enumerate(launches):
         for stage in launch.stages:
-            homes.setdefault(stage.kernel, []).append(number)
+            launches_of.setdefault(stage.kernel, []).append(number)
     complete: list[int] = []  # a bit for each launch behind one
     result = []
     for number, launch in enumerate(launches):
-        wanted = {home for stage in launch.stages for k in stage.kernel.before for home in homes[k]}
-        wanted |= {home for stage in launch.stages for home in homes[stage.kernel] if home < number}
-        assert all(home < number for home in wanted), f"{launch.name} stands before its sources"
+        wanted = {n for stage in launch.stages for k in stage.kernel.before for n in launches_of[k]}
+        wanted |= {n for stage in launch.stages for n in launches_of[stage.kernel] if n < number}
+        assert all(n < number for n in wanted), f"{launch.name} stands before its sources"
         before, direct = 0, []
-        for home in sorted(wanted, reverse=True):
-            if not before >> home & 1:
-                direct.append(home)
-                before |= complete[home] | 1 << home
+        for other in sorted(wanted, reverse=True):
+            if not before >> other & 1:
+                direct.append(other)
+                before |= complete[other] | 1 << other
         complete.append(before)
         result.append(tuple(sorted(direct)))
     return result

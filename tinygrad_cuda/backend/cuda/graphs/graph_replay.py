@@ -66,19 +66,19 @@ def kernel_nodes(
     shift = len(nodes)
     for unit, launch, before, words in parts:
         # What waits for others waits for the first one through them.
-        home = tuple([shift + other for other in before]) or tuple(range(shift))
+        predecessors = tuple([shift + other for other in before]) or tuple(range(shift))
         if call := unit.call(launch.name):
-            nodes.append(CallNode(call, words, home, Label(launch)))
+            nodes.append(CallNode(call, words, predecessors, Label(launch)))
             continue
-        plain = not early or any(isinstance(nodes[other], CallNode) for other in home)
+        plain = not early or any(isinstance(nodes[other], CallNode) for other in predecessors)
         node = KernelNode(
             unit.function(launch.name),
             launch.blocks,
             launch.threads,
             launch.shared,
             words,
-            home if plain else (),
-            () if plain else home,
+            predecessors if plain else (),
+            () if plain else predecessors,
             Label(launch),
         )
         nodes.append(node)
