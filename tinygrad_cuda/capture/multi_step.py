@@ -276,9 +276,6 @@ class _Whole:
             backend: Any = registry.get(node.device)
             backend.copy(_row(self.node, step), node.storage)
 
-    def tensor(self) -> Any:
-        return wrap(self.node)
-
 
 class _Results:
     """What the steps of one call have returned so far.
@@ -342,7 +339,7 @@ class _Results:
 
     def whole(self) -> Any:
         """The results of all steps, in the structure of one."""
-        flat = [x.tensor() if isinstance(x, _Whole) else x for x in self.leaves]
+        flat = [wrap(x.node) if isinstance(x, _Whole) else x for x in self.leaves]
         return rebuilt(self.structure, iter(flat))
 
 

@@ -144,23 +144,19 @@ class SteadyGroup:
                 self.in_place = _in_place(self, seen, scalars)
 
 
-class InPlace:
+class InPlace(NamedTuple):
     """A plan that does nothing but the updates of a group, each in the storage of what it replaces.
 
-    Args:
-        entry: the plan.
+    Attributes:
+        entry: the plan; weak, so that it goes when plans are forgotten.
         positions: of each storage that it takes: in the gradients' nodes and those of the
             parameters and states behind them.
         numbers: which argument takes which number of a step.
     """
 
-    def __init__(
-        self, entry: PlanEntry, positions: list[int], numbers: list[tuple[int, int]]
-    ) -> None:
-        # Weak: it goes when plans are forgotten.
-        self.entry = ref(entry)
-        self.positions = positions
-        self.numbers = numbers
+    entry: ref[PlanEntry]
+    positions: list[int]
+    numbers: list[tuple[int, int]]
 
     def run(self, steady: SteadyGroup, entry: PlanEntry, seen: Seen, values: list[float]) -> bool:
         """Runs it, if nobody but the cells holds what is overwritten: no node is made then."""
@@ -212,7 +208,7 @@ def _in_place(steady: SteadyGroup, seen: Seen, scalars: dict[Any, list[Node]]) -
             targets = [positions[entry.target_slots[position]] for position in entry.results]
             if targets == [cells[cell] for cell in steady.written]:
                 pairs = [(argument, numbers[number]) for argument, number in entry.single]
-                return InPlace(entry, [positions[slot] for slot in entry.slots], pairs)
+                return InPlace(ref(entry), [positions[slot] for slot in entry.slots], pairs)
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import repeat
+from itertools import chain, repeat
 from operator import is_
 from typing import Any
 
@@ -277,24 +277,9 @@ class ParameterLists(StepEvent):
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
-        self.groups = optimizer.param_groups
-        self.parameters = [list(group["params"]) for group in self.groups]
-        self._seen = -1
+        self.parameters = [list(group["params"]) for group in optimizer.param_groups]
 
     def prepare(self) -> None:
-        """Compares them where something of an optimizer has changed.
-
-        Raises:
-            Stale: a replay would read others.
-        """
-        if self._seen == changes.number and self.optimizer.param_groups is self.groups:
-            return
-        number = changes.number
-        self.compare()
-        self.groups = self.optimizer.param_groups
-        self._seen = number if switches.watched_options and counted(self.groups) else -1
-
-    def compare(self) -> None:
         """Compares all lists by the identity of what they hold.
 
         Raises:
@@ -303,13 +288,6 @@ class ParameterLists(StepEvent):
         now = [group["params"] for group in self.optimizer.param_groups]
         if len(now) != len(self.parameters) or not all(map(_same_objects, now, self.parameters)):
             raise Stale("the optimizer's parameters are others")
-
-
-def counted(groups: Any) -> bool:
-    """Whether all changes of groups and their parameters are counted."""
-    return type(groups) is WatchedList and all(
-        type(group) is Watched and type(group["params"]) is WatchedList for group in groups
-    )
 
 
 def _same_objects(a: list[Any], b: list[Any]) -> bool:
@@ -441,7 +419,7 @@ class StepReplay(StepEvent):
         """
         if self.optimizer.state is not self.mapping:
             raise Stale("the optimizer's state was replaced")
-        self.lists.compare()
+        self.lists.prepare()
         earlier = self._earlier = {} if before is None else before.hosts()
         for scalar_group in self.scalar_groups:
             group = self.optimizer.param_groups[scalar_group.number]
@@ -464,7 +442,7 @@ class StepReplay(StepEvent):
         self._seen = -1
         if self.optimizer.state is not self.mapping:
             raise Stale("the optimizer's state was replaced")
-        self.lists.compare()
+        self.lists.prepare()
         for scalar_group in self.scalar_groups:
             scalar_group.prepare(groups[scalar_group.number])
         self.groups = groups
@@ -473,14 +451,15 @@ class StepReplay(StepEvent):
 
     def _watched(self) -> bool:
         """Whether all changes would be counted."""
-        if (
-            not switches.watched_options
-            or type(self.mapping) is not States
-            or not counted(self.groups)
-        ):
-            return False
-        states = [state for scalar_group in self.scalar_groups for state in scalar_group.states]
-        return all(type(state) is Watched or state is None for state in states)
+        lists = [self.groups, *(group["params"] for group in self.groups)]
+        states = chain.from_iterable(scalar_group.states for scalar_group in self.scalar_groups)
+        dictionaries = [*self.groups, *(state for state in states if state is not None)]
+        return (
+            switches.watched_options
+            and type(self.mapping) is States
+            and {*map(type, lists)} == {WatchedList}
+            and {*map(type, dictionaries)} <= {Watched}
+        )
 
     def commit(self, frame: Any = None) -> None:
         """The step has run: an event of a replay, whose cells it does not look at."""
