@@ -205,6 +205,8 @@ def family() -> dict[str, Program]:
     add("product_streamed", lambda new: [contraction.matmul(new(8, 1024), new(1024, 65536))])
     add("conv_direct", lambda new: [_few_channels(new)])
     add("conv_weight_gradient", lambda new: [_weight_gradient(new)])
+    add("conv_depthwise", lambda new: [_depthwise(new)])
+    add("conv_depthwise_last", lambda new: _depthwise_last(new))
     add("attention_mma", lambda new: _attention(new, 96))
     add("attention_wgmma", lambda new: _attention(new, 64, keys=256))
     add("attention_tma", lambda new: _attention(new, 64))
@@ -296,6 +298,26 @@ def _weight_gradient(new: Inputs) -> Node:
     """Of the same convolution."""
     cotangent, x = new(128, 16, 10, 10), new(128, 6, 14, 14)
     return convolution.convolution_weight_gradient(cotangent, x, kernel=(5, 5), **PLAIN)
+
+
+def _depthwise(new: Inputs) -> Node:
+    """A depthwise convolution; what follows its bias is in the same kernel."""
+    at = {**PLAIN, "padding": ((1, 1), (1, 1)), "groups": 24}
+    y = convolution.convolution(new(8, 24, 28, 28), new(24, 1, 3, 3), **at)
+    return ew.maximum(ew.add(y, spread(new(24, 1, 1), y.shape)), common.full_like(y, 0))
+
+
+def _depthwise_last(new: Inputs) -> list[Node]:
+    """Gradients of one with a stride, channels last; the kernel's has slices."""
+    at = {**PLAIN, "stride": (2, 2), "padding": ((1, 1), (1, 1)), "groups": 64}
+    g, x = (
+        mv.permute(new(64, size, size, 64, dtype=dtypes.bfloat16), axes=(0, 3, 1, 2))
+        for size in (16, 32)
+    )
+    w = new(64, 1, 3, 3, dtype=dtypes.bfloat16)
+    dx = convolution.convolution_input_gradient(g, w, size=(32, 32), **at)
+    dw = convolution.convolution_weight_gradient(g, x, kernel=(3, 3), **at)
+    return [mv.permute(dx, axes=(0, 2, 3, 1)), dw]
 
 
 def _random() -> Node:

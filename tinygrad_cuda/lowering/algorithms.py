@@ -27,7 +27,7 @@ from tinygrad_cuda.graph.ops.convolution import (
     convolution_input_gradient,
     convolution_weight_gradient,
 )
-from tinygrad_cuda.graph.rewrite.convolutions import by_blocks
+from tinygrad_cuda.graph.rewrite.convolutions import by_blocks, by_spreading
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.layouts import LAST, Layouts, channels_first, wanted_orders
@@ -70,10 +70,16 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     plans,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
-from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise
+from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise, tap_sums
 from tinygrad_cuda.lowering.skeletons.conv.channels_last import ChannelsLast
-from tinygrad_cuda.lowering.skeletons.conv.depthwise import TapSums
+from tinygrad_cuda.lowering.skeletons.conv.depthwise import (
+    DepthwiseCut,
+    depthwise_cut_of,
+    depthwise_stages,
+    depthwise_weight_stages,
+)
 from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of
+from tinygrad_cuda.lowering.skeletons.conv.tap_sums import TapSums
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import (
     WeightGradientCut,
     weight_gradient_cut_of,
@@ -107,6 +113,7 @@ SPLIT_WINDOWS = False  # whether several taps are, whose loads have not been tim
 WORTH_A_SPLIT = 2.5e8
 CHANNELS_LAST = "channels last"
 INNER = ": "  # between it and the tier of its product
+DEPTHWISE, DEPTHWISE_GRADIENT = "depthwise", "depthwise weight gradient"
 NO_WINDOWS = "no overlapping windows of one group"
 
 
@@ -152,8 +159,8 @@ class Candidate(NamedTuple):
     """
 
     cut: (
-        Plan[Any] | PlainCut | ChannelsLast | TapSums | DirectCut | WeightGradientCut | Tiles
-        | LibraryCut
+        Plan[Any] | PlainCut | ChannelsLast | DepthwiseCut | TapSums | DirectCut | WeightGradientCut
+        | Tiles | LibraryCut
     )  # fmt: skip
     clocks: float
     blocks: int = 0
@@ -389,10 +396,18 @@ def _channels_last(problem: Problem) -> Candidate | str:
 
 
 def _depthwise(problem: Problem) -> Candidate | str:
-    node = problem.node
+    node, target = problem.node, problem.target
     if reason := depthwise.refusal(node):
         return reason
-    return Candidate(TapSums(), depthwise.clocks(node, problem.target))
+    cut = depthwise_cut_of(depthwise.grouped_of(node), target, problem.last)
+    return Candidate(cut, cut.clocks(target)) if cut else "no cut fits a block"
+
+
+def _tap_sums(problem: Problem) -> Candidate | str:
+    node = problem.node
+    if reason := tap_sums.refusal(node):
+        return reason
+    return Candidate(TapSums(), tap_sums.clocks(node, problem.target))
 
 
 def _winograd(problem: Problem) -> Candidate | str:
@@ -449,7 +464,12 @@ def _cublas(problem: Problem) -> Candidate | str:
 # launches of their own, and their model the roughest: it has to win by a tenth.
 TIERS: tuple[Tier, ...] = (
     Tier(CHANNELS_LAST, IMPLICIT, _channels_last, None),
-    Tier("sums of taps", IMPLICIT, _depthwise, None),
+    Tier(DEPTHWISE, (convolution,), _depthwise, depthwise_stages, extra=UNCOUNTED),
+    Tier(
+        DEPTHWISE_GRADIENT, (convolution_weight_gradient,), _depthwise, depthwise_weight_stages,
+        extra=UNCOUNTED,
+    ),
+    Tier("sums of taps", IMPLICIT, _tap_sums, None),
     Tier("winograd", IMPLICIT, _winograd, None, share=0.9),
     Tier("direct", (convolution,), _direct, direct_stages, extra=UNCOUNTED, blocks=0.5),
     Tier(
@@ -501,12 +521,16 @@ class Composed(NamedTuple):
 
 
 def _in_phases(node: Node, target: Target) -> str:
-    """Why a float32 input gradient with a stride is one convolution, as one of half types is.
+    """Why an input gradient with a stride is one convolution.
 
+    That of few channels a group loads and multiplies nothing but elements of the cotangent. Of
+    other groups one of half types always is, and one of float32 on matrix units.
     A convolution for each phase reads the cotangent, and writes the image with zeros, each time:
     513 MB and 14.8e9 operations for 128 x 64 x 56 x 56 with 3 x 3 windows, against 154 MB and
     26.3e9. Matrix units make the latter in half of the time, float32 units do not.
     """
+    if 0 not in node.shape and _spread_apart(node) is not None:
+        return "few channels a group: elements of the cotangent stand a stride apart"
     units = target.architecture == (9, 0) and settings.matmul_precision in ROUNDED
     if node.dtype.name != "float32" or not units or 0 in node.shape:
         return ""
@@ -517,9 +541,20 @@ def _in_phases(node: Node, target: Target) -> str:
     return "tf32 takes the phases of its stride as channels"
 
 
-def _one_convolution(node: Node) -> tuple[Node, ...]:
+def _spread_apart(node: Node) -> Node | None:
+    """A strided input gradient of few channels a group as one convolution; None for others."""
+    if all(step == 1 for step in node.attributes["stride"]):
+        return None
     with gradient_mode(False), recorded_at(node.site):
-        made = by_blocks(node)
+        made = by_spreading(node)
+    return None if made is None or depthwise.refusal(made) else made
+
+
+def _one_convolution(node: Node) -> tuple[Node, ...]:
+    made = _spread_apart(node)
+    if made is None:
+        with gradient_mode(False), recorded_at(node.site):
+            made = by_blocks(node)
     assert made is not None, "a stride whose blocks have few zeros"
     return (made,)
 
@@ -710,6 +745,8 @@ def choose_algorithms(outputs: Sequence[Node], target: Target) -> Chosen:
         made = with_sources(node, tuple(new[source] for source in node.sources))
         if node in choosing.on_units:
             new[node] = choosing.on_matrix_units(node, made)
+        elif node in choosing.either:
+            new[node] = choosing.as_images_lie(made)
         elif node.op.kind == "contraction" and 0 not in node.shape:
             new[node] = choosing.by_tier(node, made)
         else:
@@ -725,6 +762,7 @@ class _Choosing:
         choices: of products and convolutions so far.
         on_units: convolutions that read images with the channels last, and whether these get more
             channels.
+        either: those of few channels a group, which take images as they lie.
         turns: whether what stands between them lies so, too.
         layouts: values that lie in another order than their axes.
         ends: movements that are all that reads a convolution.
@@ -744,14 +782,16 @@ class _Choosing:
         self.others = tuple(t for t in self.tiers if table is None or t.name != CHANNELS_LAST)
         convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
         self.on_units = self._first(convolutions)
+        self.either = {node for node in convolutions if self._takes_either(node)}
         self.layouts, self.ends = Layouts(), set[Node]()
         # Parts of float32 are loaded from either order, and Winograd's tiles beside them from one.
         rounded = settings.matmul_precision in ROUNDED
         self.turns = any(node.dtype.is_half or rounded for node in self.on_units)
+        self.turns |= any(map(_lie_last, self.either))
         if self.turns:
-            wants = wanted_orders(order, outputs, self.on_units)
+            wants = wanted_orders(order, outputs, self.on_units, self.either)
             self.on_units |= self._beside_others(convolutions, wants)
-            self.layouts = Layouts(wanted_orders(order, outputs, self.on_units))
+            self.layouts = Layouts(wanted_orders(order, outputs, self.on_units, self.either))
             self.ends = _only_reordered(order, outputs, self.on_units)
 
     def _first(self, convolutions: Sequence[Node]) -> dict[Node, bool]:
@@ -788,6 +828,25 @@ class _Choosing:
             return last
         return isinstance(choose(node, self.target, self.tiers, anyway).cut, ChannelsLast)
 
+    def _takes_either(self, node: Node) -> bool:
+        if node in self.on_units or depthwise.refusal(node):
+            return False
+        return isinstance(choose(node, self.target, self.tiers).cut, DepthwiseCut)
+
+    def as_images_lie(self, made: Node) -> Node:
+        """A convolution of few channels a group, or its weight gradient, of images as they lie."""
+        images, layouts = channels_last.images_of(made), self.layouts
+        if not any(map(layouts.last, images)):
+            return self.by_tier(made)
+        axes = channels_first(len(made.shape))
+        choice = choose(made, self.target, self.tiers, last=True)
+        if made.op is convolution:
+            with gradient_mode(False), recorded_at(made.site):
+                return layouts.put(self._chosen(depthwise.with_channels_last(made), choice), axes)
+        with gradient_mode(False), recorded_at(made.site):
+            turned = (movement.permute(layouts.put_last(x), axes=axes) for x in images)
+            return self._chosen(with_sources(made, tuple(turned)), choice)
+
     def on_matrix_units(self, node: Node, made: Node) -> Node:
         """A convolution as a product, whose result lies as its readers want it."""
         layouts, last = self.layouts, self.turns and self.layouts.in_last_order(node)
@@ -815,7 +874,7 @@ class _Choosing:
         if made.sources != sources:  # what was turned is stored so, not turned in each load
             choice = choice._replace(copies=True)
         if isinstance(choice.cut, TapSums):
-            return depthwise.as_sums(made)
+            return tap_sums.as_sums(made)
         if isinstance(choice.cut, Tiles):
             made = by_tiles(made, choice.cut)
             (planes,) = made.sources
@@ -877,6 +936,17 @@ class _Choosing:
             product, whole, made = stored
             self.choices[whole] = self.choices.pop(product)
         return made
+
+
+def _lie_last(node: Node) -> bool:
+    """Whether a program has images of a convolution with the channels last."""
+    for x in channels_last.images_of(node):
+        while x.op in (movement.pad, movement.slice_):
+            (x,) = x.sources
+        last = x.op is movement.permute and x.attributes["axes"] == channels_first(len(x.shape))
+        if last and len(x.shape) > 2:
+            return True
+    return False
 
 
 def _only_reordered(

@@ -373,7 +373,10 @@ _KINDS: dict[str, Rule] = {"elementwise": _elementwise, "reduction": _reduction}
 
 
 def wanted_orders(
-    order: Sequence[Node], outputs: Sequence[Node], on_units: Container[Node]
+    order: Sequence[Node],
+    outputs: Sequence[Node],
+    on_units: Container[Node],
+    either: Container[Node] = (),
 ) -> dict[Node, int]:
     """For each node whether readers want its channels last, in the order of its axes, or either.
 
@@ -381,21 +384,26 @@ def wanted_orders(
         order: the nodes of a plan, sources first.
         outputs: of the plan, stored in the order of their axes.
         on_units: convolutions that read their images with the channels last.
+        either: those that read and store images in the order in which they lie.
     """
     wants = dict.fromkeys(order, 0)
     for node in outputs:
         wants[node] |= FIRST
     for node in reversed(order):
         for position, source in enumerate(node.sources):
-            wants[source] |= _wanted_of(node, position, wants[node], on_units)
+            wants[source] |= _wanted_of(node, position, wants[node], on_units, either)
     return wants
 
 
-def _wanted_of(node: Node, position: int, wants: int, on_units: Container[Node]) -> int:
+def _wanted_of(
+    node: Node, position: int, wants: int, on_units: Container[Node], either: Container[Node]
+) -> int:
     """The order in which a node wants one of its sources."""
     op = node.op
     if op in CONVOLUTIONS:
         image = position == 0 or op is convolution_weight_gradient
+        if image and node in either:
+            return 0 if op is convolution_weight_gradient else wants
         return (LAST if node in on_units else FIRST) if image else 0
     if op.kind == "reduction" or op is common.output:
         return 0

@@ -51,9 +51,16 @@ NEW = NewArrays()
 
 def convolution(
     x: Array, w: Array, stride: Shape, padding: Pads, dilation: Shape, groups: int,
-    out: Array | None = None, workspace: Workspace = NEW,
+    last: bool = False, out: Array | None = None, workspace: Workspace = NEW,
 ) -> Array:  # fmt: skip
-    """Sums over windows: x (N, C, ...), w (O, C / groups, ...) to (N, O, ...)."""
+    """Sums over windows: x (N, C, ...), w (O, C / groups, ...) to (N, O, ...).
+
+    Args:
+        last: whether the result's channels are last, (N, ..., O): a plan may want them so.
+    """
+    if last:
+        y = convolution(x, w, stride, padding, dilation, groups, workspace=workspace)
+        return np.ascontiguousarray(np.moveaxis(y, 1, -1))
     geometry = Geometry(stride, padding, dilation, groups)
     sizes = geometry.sizes(x.shape[2:], w.shape[2:])
     if out is None:

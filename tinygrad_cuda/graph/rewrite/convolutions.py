@@ -83,6 +83,16 @@ def by_blocks(node: Node) -> Node | None:
     return _blocks(g, w, node.attributes["size"], at)
 
 
+def by_spreading(node: Node) -> Node | None:
+    """The input gradient of strided windows as one convolution of the cotangent, whose elements
+    stand a stride apart among zeros; None if padding is wider than windows."""
+    (g, w), at = node.sources, geometry_of(node.attributes)
+    reach = [d * (k - 1) for d, k in zip(at.dilation, w.shape[2:], strict=True)]
+    if any(max(pads) > r for pads, r in zip(at.padding, reach, strict=True)):
+        return None
+    return _spread(g, w, node.attributes["size"], at)
+
+
 def _turned(w: Node, groups: int) -> Node:
     """The kernel of the transposed convolution: channels exchanged within groups, flipped."""
     outputs, inputs, *kernel = w.shape
