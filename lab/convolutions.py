@@ -5,7 +5,8 @@
 Forward, input gradient and weight gradient of each case. Images, weights and results lie in memory
 with the channels last, as cuDNN's do; with `--first` ours lie in the order of their axes, and our
 times include the launches that put channels last. Each launch is timed, too. Results are compared
-with torch's. Times are medians behind a write that empties the L2 cache.
+with torch's. Times are medians behind a write that empties the L2 cache. Beside grouped ones stand
+cuDNN's times for images in the order of their axes, and what the tier's model predicts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from tinygrad_cuda.graph.ops.geometry import Geometry  # noqa: E402
 from tinygrad_cuda.graph.ops.movement import permute  # noqa: E402
 from tinygrad_cuda.lowering import lower  # noqa: E402
 from tinygrad_cuda.lowering.lower import Lowered  # noqa: E402
+from tinygrad_cuda.lowering.skeletons.conv.depthwise import DepthwiseCut  # noqa: E402
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
 
 TARGET = Target.h200()
@@ -83,6 +85,10 @@ class Case(NamedTuple):
         window = self.shapes["w"][1] * self.kernel**2
         return 2 * images * outputs * size[0] * size[1] * window
 
+    def nbytes(self, itemsize: int) -> int:
+        """Of input, weight and result, of which each pass reads two and writes the third."""
+        return sum(map(prod, self.shapes.values())) * itemsize
+
 
 CASES = (
     Case("c128 28 3x3", 128, 128, 28, 128, 3),
@@ -95,7 +101,11 @@ CASES = (
     Case("c512 4 3x3", 256, 512, 4, 512, 3),
     Case("c128 28 3x3 depthwise", 128, 128, 28, 128, 3, 1, 128),
     Case("c128 28 3x3 g4", 128, 128, 28, 128, 3, 1, 4),
+    Case("c128 56 3x3 depthwise", 32, 128, 56, 128, 3, 1, 128),
+    Case("c96 56 7x7 depthwise", 32, 96, 56, 96, 7, 1, 96),  # ConvNeXt
+    Case("c240 28 5x5 s2 depthwise", 32, 240, 28, 240, 5, 2, 240),  # MobileNetV3
 )
+CLOCK = 1980  # of an H200, in MHz
 
 
 def operands(case: Case, direction: str) -> tuple[str, str]:
@@ -137,17 +147,28 @@ def lowered(
         settings.matmul_precision = before
 
 
-def peer(case: Case, direction: str, tensors: dict[str, Any], torch: Any) -> Any:
-    """The same by torch, channels last."""
-    last = {name: t.to(memory_format=torch.channels_last) for name, t in tensors.items()}
+def peer(case: Case, direction: str, tensors: dict[str, Any], torch: Any, last: bool = True) -> Any:
+    """The same by torch, channels last or not."""
+    order = torch.channels_last if last else torch.contiguous_format
+    images = {name: t.to(memory_format=order) for name, t in tensors.items()}
     stride, pad = [case.stride] * 2, [case.kernel // 2] * 2
     if direction == "forward":
         conv = torch.nn.functional.conv2d
-        return lambda: conv(last["x"], last["w"], None, stride, pad, 1, case.groups)
+        return lambda: conv(images["x"], images["w"], None, stride, pad, 1, case.groups)
     mask = [direction == "input", direction == "weight", False]
     backward = torch.ops.aten.convolution_backward
     return lambda: backward(
-        last["y"], last["x"], last["w"], None, stride, pad, [1, 1], False, [0, 0], case.groups, mask
+        images["y"],
+        images["x"],
+        images["w"],
+        None,
+        stride,
+        pad,
+        [1, 1],
+        False,
+        [0, 0],
+        case.groups,
+        mask,
     )[direction == "weight"]
 
 
@@ -189,6 +210,14 @@ def about(made: Lowered) -> list[str]:
     return texts
 
 
+def predicted(made: Lowered) -> float | None:
+    """Microseconds by the model of a depthwise tier; None of programs with other kernels."""
+    cuts = [kernel.choice.cut if kernel.choice else None for kernel in made.schedule.kernels]
+    if not all(isinstance(cut, DepthwiseCut) for cut in cuts):
+        return None
+    return float(sum(cut.clocks(TARGET) for cut in cuts)) / CLOCK
+
+
 def measure(
     case: Case, direction: str, name: str, made: Lowered, cubin: bytes, runner: Runner, first: bool
 ) -> dict[str, Any]:
@@ -208,6 +237,9 @@ def measure(
     other = peer(case, direction, tensors, torch)
     want = laid_out(other())
     peer_us = runner.time(other)
+    first_us = None
+    if case.groups > 1:
+        first_us = runner.time(peer(case, direction, tensors, torch, last=False))
     out = torch.full_like(want, float("nan"))
     every = [word for launch in made.launches for word in launch.words]
     words = [word for word in every if word.kind in ("value", "map")]
@@ -226,7 +258,8 @@ def measure(
     return {
         "case": case.name, "pass": direction, "dtype": name, "us": us, "cudnn_us": peer_us,
         "tflops": case.flops / us / 1e6, "cudnn_tflops": case.flops / peer_us / 1e6,
-        "difference": float(difference),
+        "cudnn_first_us": first_us, "predicted_us": predicted(made),
+        "gbytes": case.nbytes(dtype.itemsize) / us / 1e3, "difference": float(difference),
         "launches": [[text, round(t, 1)] for text, t in zip(about(made), each, strict=True)],
     }  # fmt: skip
 
@@ -261,7 +294,12 @@ def main() -> None:
         print(f"{row['case']}, {row['pass']}, {row['dtype']}: {row['us']:.1f} us "
               f"{row['tflops']:.0f} TFLOP/s, cuDNN {row['cudnn_us']:.1f} us "
               f"{row['cudnn_tflops']:.0f}, {ratio:.2f} of it, difference "
-              f"{row['difference']:.1e}")  # fmt: skip
+              f"{row['difference']:.1e}, {row['gbytes']:.0f} GB/s")  # fmt: skip
+        if row["cudnn_first_us"]:
+            print(
+                f"    cuDNN, order of axes: {row['cudnn_first_us']:.1f} us"
+                + (f"; predicted {row['predicted_us']:.1f} us" if row["predicted_us"] else "")
+            )
         for text, us in row["launches"]:
             print(f"    {us:7.1f} us {text}", flush=True)
 

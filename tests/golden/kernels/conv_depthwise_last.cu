@@ -1,21 +1,21 @@
-// conv_depthwise, 64 images of 64 channels, channels last, 8 x 4 results of 2 channels a thread: convolution.
+// conv_depthwise, 64 images of 64 channels, channels last, 8 x 8 results of 1 channel a thread: convolution.
 // Stores convolution (64, 32, 32, 64) bfloat16.
 // Grid 256 x 256 threads, 10486912 bytes moved at least.
-TGC_STAGE(contract_convolution_8df48854e6,
+TGC_STAGE(contract_convolution_ca7655b209,
   tgc_bfloat16* out0;
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
 ) {
   // A block has neighbouring channels, whose weights it puts into shared memory, tap by tap.
-  const int first_output = 0;
+  const int first_output = virtual_block % 2 * 32;
   const int output = first_output + threadIdx.x % 32, strip_in_block = threadIdx.x / 32;
-  const int position = virtual_block * 8 + strip_in_block;
-  const int column_index = int(position % 8), row_index = int(position / 8 % 4);
-  const int image = int(position / 32);
+  const int position = (virtual_block / 2) * 8 + strip_in_block;
+  const int column_index = int(position % 4), row_index = int(position / 4 % 4);
+  const int image = int(position / 16);
   float* const shared = reinterpret_cast<float*>(smem);
-  for (int e = threadIdx.x; e < 576; e += 256) {
-    const int o = first_output * 2 + e % 64;
-    const int tap = e / 64;
+  for (int e = threadIdx.x; e < 288; e += 256) {
+    const int o = first_output + e % 32;
+    const int tap = e / 32;
     if (o < 64) {
       const float in0 = tgc_load(p.in0, o * 9 - tap + 8);
       shared[e] = in0;
@@ -24,29 +24,23 @@ TGC_STAGE(contract_convolution_8df48854e6,
   __syncthreads();
   float sum[8][8] = {};
   const int channel = output;
-  float weight[18];
+  float weight[9];
 #pragma unroll
   for (int tap = 0; tap < 9; tap++) {
-    const tgc_vector<float, 2>* const from = reinterpret_cast<const tgc_vector<float, 2>*>(
-        shared + tap * 64 + (output - first_output) * 2);
-#pragma unroll
-    for (int v = 0; v < 2; v++) weight[tap * 2 + v] = from[v / 2].at[v % 2];
+    const tgc_vector<float, 1>* const from = reinterpret_cast<const tgc_vector<float, 1>*>(
+        shared + tap * 32 + (output - first_output));
+    weight[tap] = from[0].at[0];
   }
 #pragma unroll
   for (int i = 0; i < 5; i++) {
     const int y = row_index * 4 + i;
-    float inputs[6] = {};
+    float inputs[5] = {};
 #pragma unroll
-    for (int k = 0; k < 3; k++) {
-      const int x = column_index * 2 + k;
+    for (int k = 0; k < 5; k++) {
+      const int x = column_index * 4 + k;
       if (y < 16 && x < 16) {
-        const tgc_vector<tgc_bfloat16, 2> in1x2 = tgc_load_vector<2>(p.in1,
-            image * 16384 + y * 1024 + x * 64 + channel * 2);
-#pragma unroll
-        for (int v = 0; v < 2; v++) {
-          const float in1 = tgc_element(in1x2, v);
-          inputs[k * 2 + v] = in1;
-        }
+        const float in1 = tgc_load(p.in1, image * 16384 + y * 1024 + x * 64 + channel);
+        inputs[k] = in1;
       }
     }
 #pragma unroll
@@ -57,13 +51,10 @@ TGC_STAGE(contract_convolution_8df48854e6,
 #pragma unroll
       for (int tap_x = 0; tap_x < 3; tap_x++) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < 8; j++) {
           const int across = j + tap_x - 1;
           if (across % 2 != 0) continue;
-#pragma unroll
-          for (int v = 0; v < 2; v++)
-            sum[r][j * 2 + v] = tgc_multiply_add(weight[(tap_y * 3 + tap_x) * 2 + v],
-                inputs[across / 2 * 2 + v], sum[r][j * 2 + v]);
+          sum[r][j] = tgc_multiply_add(weight[tap_y * 3 + tap_x], inputs[across / 2], sum[r][j]);
         }
       }
     }
@@ -72,17 +63,11 @@ TGC_STAGE(contract_convolution_8df48854e6,
   for (int r = 0; r < 8; r++) {
     const int row = row_index * 8 + r;
 #pragma unroll
-    for (int strip = 0; strip < 4; strip++) {
-      const int column = column_index * 4 + strip;
-      float out0x2[2];
-#pragma unroll
-      for (int v = 0; v < 2; v++) {
-        const float total = sum[r][strip * 2 + v];
-        const float rounded0 = tgc_cast<tgc_bfloat16>(total);
-        out0x2[v] = total;
-      }
-      tgc_store_vector(p.out0, image * 65536 + row * 2048 + column * 64 + output * 2,
-          tgc_rounded<tgc_bfloat16>(out0x2));
+    for (int strip = 0; strip < 8; strip++) {
+      const int column = column_index * 8 + strip;
+      const float total = sum[r][strip];
+      const float rounded0 = tgc_cast<tgc_bfloat16>(total);
+      tgc_store(p.out0, image * 65536 + row * 2048 + column * 64 + output, total);
     }
   }
 }
@@ -191,11 +176,11 @@ TGC_STAGE(contract_convolution_weight_gradient_slices_34ab9a10f2,
 }
 
 // 2 independent stages in one launch of 512 x 256 threads.
-TGC_STAGE(pack_9364268158,
-  contract_convolution_8df48854e6_params stage0;
+TGC_STAGE(pack_7897330e33,
+  contract_convolution_ca7655b209_params stage0;
   contract_convolution_weight_gradient_slices_34ab9a10f2_params stage1;
 ) {
-  if (virtual_block < 256) contract_convolution_8df48854e6_stage(virtual_block, p.stage0, smem);
+  if (virtual_block < 256) contract_convolution_ca7655b209_stage(virtual_block, p.stage0, smem);
   else contract_convolution_weight_gradient_slices_34ab9a10f2_stage(virtual_block - 256, p.stage1, smem);
 }
 

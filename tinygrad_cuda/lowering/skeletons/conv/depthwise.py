@@ -43,8 +43,9 @@ TAPS = 49  # of a window at most: each takes a register
 INNER = 4  # channels of the input in a group at most
 VECTOR = 16  # bytes of a load at most
 LINE = 128  # bytes that a multiprocessor's L1 cache gives in a clock
-THREAD_REGISTERS = 128  # of a thread, with which two blocks of 256 threads are resident
-OVERHEAD = 32  # registers of a thread for positions and addresses
+THREAD_REGISTERS = 124  # of a thread, with which two blocks of 256 threads are resident
+RESIDENT = 4  # blocks of a multiprocessor at most that are asked for
+OVERHEAD = 28  # registers of a thread for positions and addresses
 ROWS = (1, 2, 3, 4, 6, 7, 8)  # of results that a thread may have
 RUNS = (1, 2, 3, 4, 5, 6, 7, 8)  # neighbours of a row that it may have
 TURNS = (1, 2, 4, 8, 16, 32, 64)  # times that threads of a weight gradient fetch results
@@ -58,7 +59,7 @@ MISSED = 0.4  # of what neighbouring threads read again, the share that comes fr
 L2_SPEED = 2.0  # its bytes a clock over those of memory
 
 
-class Axis(NamedTuple):
+class WindowAxis(NamedTuple):
     """Windows along one axis: result j has, of tap t, element ``(j stride + t dilation + shift) /
     spread`` of the input, where that is whole.
 
@@ -114,8 +115,8 @@ class Grouped(NamedTuple):
     outputs: int
     inner: int
     repeats: int
-    down: Axis
-    across: Axis
+    down: WindowAxis
+    across: WindowAxis
     itemsize: int
     double: bool
     gradient: bool
@@ -240,10 +241,16 @@ class DepthwiseCut:
 
     @property
     def registers(self) -> int:
-        """Of a thread, about: sums, weights or cotangents, and two rows of the input."""
-        own = self.rows * self.run * self.lanes + self.grouped.taps * self.lanes
-        own += 2 * self.loads * self.wide
-        return OVERHEAD + own * (2 if self.grouped.double else 1)
+        """Of a thread, about: sums, weights or cotangents, and three rows of the input."""
+        first, last = self.grouped.across.reach(self.run)
+        own = self.rows * self.run + self.grouped.taps + 3 * (last - first + 1)
+        own *= self.lanes * (2 if self.grouped.double else 1)
+        return OVERHEAD + own + (4 if self.grouped.gradient else 0)
+
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor at one time, for which the compiler is to leave registers."""
+        return max(1, min(RESIDENT, REGISTERS // (THREADS * self.registers)))
 
     def instructions(self) -> float:
         """Of a thread for one strip."""
@@ -272,8 +279,7 @@ class DepthwiseCut:
         lines *= turns * (1 if grouped.gradient else grouped.inner) * self.reach * self.loads
         each = -(-self.blocks // target.multiprocessors)
         warps = THREADS // WARP
-        resident = max(1, min(8, REGISTERS // (THREADS * self.registers)))
-        latency = -(-each // resident) * (turns * TRIP + LATENCY * own)
+        latency = -(-each // self.resident) * (turns * TRIP + LATENCY * own)
         work = each * warps * max(own / SCHEDULERS, lines)
         again = self.reach / max(1, grouped.down.step(self.rows)) - 1
         moved = grouped.nbytes * (1 + max(0.0, again) * MISSED / L2_SPEED) / target.traffic
@@ -317,8 +323,10 @@ def grouped_of(node: Node) -> Grouped:
         start, spread = (starts[axis], steps[axis]) if steps else (0, 1)
         shift = -at.padding[axis][0] - start
         stride, dilation = at.stride[axis], at.dilation[axis]
-        axes.append(Axis(inner.shape[2 + axis], results, taps, stride, dilation, shift, spread))
-    down, across = [Axis(1, 1), *axes][-2:]
+        axes.append(
+            WindowAxis(inner.shape[2 + axis], results, taps, stride, dilation, shift, spread)
+        )
+    down, across = [WindowAxis(1, 1), *axes][-2:]
     return Grouped(
         x.shape[0], w[0], w[1], w[0] // at.groups, down, across, node.dtype.itemsize,
         node.dtype.compute == "double", not own,
@@ -450,7 +458,9 @@ def depthwise_stages(kernel: Kernel, cut: DepthwiseCut) -> list[Stage]:
         f"{cut.rows} x {cut.run} results of {_counted(cut.lanes, 'channel')} a thread",
         cut.blocks,
     )
-    return [wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)]
+    stage = wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)
+    stage.dense = cut.resident
+    return [stage]
 
 
 def _counted(count: int, what: str) -> str:
@@ -733,7 +743,9 @@ def _weight_gradient(problem: Contraction, cut: DepthwiseCut) -> Stage:
         cut.blocks,
     )
     name = stem(kernel) + ("_slices" if problem.scratch else "")
-    return wrapped(kernel, name, body, words.list, cut.blocks, cut.shared, label)
+    stage = wrapped(kernel, name, body, words.list, cut.blocks, cut.shared, label)
+    stage.dense = cut.resident
+    return stage
 
 
 def _threads(cut: DepthwiseCut) -> dict[str, str]:
