@@ -643,13 +643,14 @@ class Option(NamedTuple):
         return self.row.stages is not library_stages
 
 
-def options(node: Node, target: Target, last: bool = False) -> list[Option]:
+def options(node: Node, target: Target, last: bool = False, lie_last: bool = False) -> list[Option]:
     """All kernels of all tiers that make a product or a convolution, the quickest first.
 
     Args:
         last: whether the result of a convolution is to have the channels last.
+        lie_last: whether its images lie so.
     """
-    problem, made = problem_of(node, target), list[Option]()
+    problem, made = problem_of(node, target)._replace(last=lie_last), list[Option]()
     for tier in _measurable(target):
         candidate = tier.propose(problem) if node.op in tier.ops else ""
         if isinstance(candidate, str):
@@ -677,14 +678,17 @@ def _cuts(candidate: Candidate, problem: Problem) -> list[tuple[Any, float]]:
     return [(cut, clocks(cut, product, target)) for cut in plans(product, target)]
 
 
-def _measured(node: Node, target: Target, tuned: Tuned, inner: bool = False) -> Choice | None:
+def _measured(
+    node: Node, target: Target, tuned: Tuned, inner: bool = False, lie_last: bool = False
+) -> Choice | None:
     """The choice that a table has for a node, if its kernel is still made.
 
     Args:
         inner: whether the node is the product of a convolution with the channels last.
+        lie_last: whether its images lie so.
     """
     outer, _, name = tuned.tier.rpartition(INNER)
-    for one in options(node, target) if name and bool(outer) == inner else ():
+    for one in options(node, target, lie_last=lie_last) if name and bool(outer) == inner else ():
         if (one.tier, one.cut) == (name, tuned.cut):
             reason = f"{name} {one.cut}, measured {tuned.microseconds:.2f} us; "
             reason += f"the model: {tuned.model}, {tuned.model_microseconds:.2f} us"
@@ -746,7 +750,7 @@ def choose_algorithms(outputs: Sequence[Node], target: Target) -> Chosen:
         if node in choosing.on_units:
             new[node] = choosing.on_matrix_units(node, made)
         elif node in choosing.either:
-            new[node] = choosing.as_images_lie(made)
+            new[node] = choosing.as_images_lie(node, made)
         elif node.op.kind == "contraction" and 0 not in node.shape:
             new[node] = choosing.by_tier(node, made)
         else:
@@ -833,17 +837,21 @@ class _Choosing:
             return False
         return isinstance(choose(node, self.target, self.tiers).cut, DepthwiseCut)
 
-    def as_images_lie(self, made: Node) -> Node:
+    def as_images_lie(self, node: Node, made: Node) -> Node:
         """A convolution of few channels a group, or its weight gradient, of images as they lie."""
         images, layouts = channels_last.images_of(made), self.layouts
         if not any(map(layouts.last, images)):
-            return self.by_tier(made)
+            return self.by_tier(node, made)
+        own = made.op is convolution
+        decision = self._noted(node, made, own and layouts.in_last_order(node))
+        choice = self._taken(decision, made, lie_last=True)
+        choice = choice or choose(made, self.target, self.tiers, last=True)
+        if not isinstance(choice.cut, DepthwiseCut):
+            return self.by_tier(node, made, decision)
         axes = channels_first(len(made.shape))
-        choice = choose(made, self.target, self.tiers, last=True)
-        if made.op is convolution:
-            with gradient_mode(False), recorded_at(made.site):
-                return layouts.put(self._chosen(depthwise.with_channels_last(made), choice), axes)
         with gradient_mode(False), recorded_at(made.site):
+            if own:
+                return layouts.put(self._chosen(depthwise.with_channels_last(made), choice), axes)
             turned = (movement.permute(layouts.put_last(x), axes=axes) for x in images)
             return self._chosen(with_sources(made, tuple(turned)), choice)
 
@@ -920,11 +928,13 @@ class _Choosing:
             self.decisions.setdefault(problem.key, Decision(problem, None))
         return Decision(problem, table.get(problem.key))
 
-    def _taken(self, decision: Decision | None, made: Node, inner: bool = False) -> Choice | None:
+    def _taken(
+        self, decision: Decision | None, made: Node, inner: bool = False, lie_last: bool = False
+    ) -> Choice | None:
         """The measured choice, which is noted; None if there is none."""
         if decision is None or decision.tuned is None:
             return None
-        choice = _measured(made, self.target, decision.tuned, inner)
+        choice = _measured(made, self.target, decision.tuned, inner, lie_last)
         if choice is not None:
             self.decisions[decision.problem.key] = decision
         return choice

@@ -405,7 +405,8 @@ def test_no_kernel_is_an_option_whose_tier_refuses_it(architecture: tuple[int, i
 @pytest.mark.parametrize(
     ("name", "form"),
     [("c256-128 28 1x1", "float32"), ("c64 32 3x3", "float32"), ("c128 28 3x3", "bf16"),
-     ("c64-128 32 1x1 s2", "tf32"), ("c128 28 3x3 g4", "tf32")],
+     ("c64-128 32 1x1 s2", "tf32"), ("c128 28 3x3 g4", "tf32"),
+     ("c128 28 3x3 depthwise", "bf16"), ("c240 28 5x5 s2 depthwise", "float32")],
 )  # fmt: skip
 @pytest.mark.parametrize("last", [False, True])
 def test_what_is_measured_is_what_a_plan_gets(name: str, form: str, last: bool) -> None:
