@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -389,6 +390,26 @@ def test_steps_in_one_call(name: str) -> None:
         tc.compile(lambda x: x, steps=4)(tc.ones(3))
     with pytest.raises(tc.ArgumentError, match="no steps"):
         tc.compile(lambda x: x, steps=0)
+
+
+def _triple(x: Any) -> Any:
+    return x * 3
+
+
+@pytest.mark.parametrize("function", [_triple, tc.neg], ids=["of a module", "of the package"])
+@pytest.mark.parametrize("steps", [None, 3])
+def test_compiled_functions_can_be_pickled(function: Any, steps: int | None) -> None:
+    """A copy makes as many steps as the original, and is of the same class."""
+    call = tc.compile(function, steps=steps)
+    x = tc.arange(6.0).reshape(3, 2)
+    for copied in (pickle.loads(pickle.dumps(call)), copy.deepcopy(call)):
+        assert type(copied) is type(call)
+        assert copied.function is function
+        assert getattr(copied, "count", None) == steps
+        assert copied(x).tolist() == call(x).tolist() == function(x).tolist()
+    if steps:
+        with pytest.raises(tc.ShapeError, match="not the data of 3 steps"):
+            pickle.loads(pickle.dumps(call))(tc.ones(4, 2))
 
 
 def test_loop() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 import weakref
@@ -366,9 +365,6 @@ class Compiled:
 
     def __reduce__(self) -> Any:
         return Compiled, (self.function,)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
-        return Compiled(copy.deepcopy(self.function, memo))
 
     def __repr__(self) -> str:
         return f"compiled {self.function!r}"

@@ -211,8 +211,8 @@ class Steps(Compiled):
             )
         return node
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Steps:
-        return Steps(super().__deepcopy__(memo).function, self.count)
+    def __reduce__(self) -> Any:
+        return Steps, (self.function, self.count)
 
 
 def _row(data: Node, step: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -100,13 +101,27 @@ def takes_tensors(function: F, module: str, name: str) -> F:
 def checked_names(
     names: dict[str, Any], module: str, public: Iterable[str]
 ) -> dict[str, Callable[..., Any]]:
-    """Functions among the public names of a module, by `takes_tensors`; aliases stay one object."""
+    """Functions among the public names of a module, by `takes_tensors`; aliases stay one object.
+
+    All of them can be pickled.
+    """
     made: dict[int, Callable[..., Any]] = {}
     checked: dict[str, Callable[..., Any]] = {}
     for name in public:
         function = names.get(name)
         if isinstance(function, FunctionType):
             if id(function) not in made:
-                made[id(function)] = takes_tensors(function, module, name)
+                made[id(function)] = _named(takes_tensors(function, module, name), module, name)
             checked[name] = made[id(function)]
     return checked
+
+
+def _named(function: F, module: str, name: str) -> F:
+    """Has a function that was made by another one be of the module where it is public.
+
+    Pickles name a function by its module; where it was made, another has its name, or none.
+    """
+    home = sys.modules.get(function.__module__)
+    if getattr(home, function.__qualname__, None) is not function:
+        function.__module__, function.__qualname__ = module, name
+    return function

@@ -81,18 +81,19 @@ class TensorType(type):
         return constructed(arguments, cls.dtype, target, cls.__name__)
 
     def __repr__(cls) -> str:
-        return f"<class 'tinygrad_cuda.{'cuda.' * (cls.kind == 'cuda')}{cls.__name__}'>"
+        return f"<class '{cls.__module__}.{cls.__name__}'>"
 
 
-def _types(kind: str) -> dict[str, TensorType]:
+def _types(kind: str, module: str) -> dict[str, TensorType]:
     made = {}
     for name, dtype in NAMES.items():
         doc = f"Tensors of {dtype.name} on {kind}; called, it makes one of sizes or data."
-        made[name] = TensorType(name, (), {"dtype": dtype, "kind": kind, "__doc__": doc})
+        fields = {"dtype": dtype, "kind": kind, "__doc__": doc, "__module__": module}
+        made[name] = TensorType(name, (), fields)
     return made
 
 
-ON_HOST, ON_GPU = _types("cpu"), _types("cuda")
+ON_HOST, ON_GPU = _types("cpu", "tinygrad_cuda"), _types("cuda", "tinygrad_cuda.cuda")
 
 
 def named(value: Any) -> tuple[DType, Device | None] | None:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import operator
 import pickle
+import types
 import warnings
 from typing import Any
 
@@ -64,7 +65,10 @@ def _wanting(function: Any, skip: int = 0) -> list[Any] | None:
     return [None if tensor else 1 for tensor in wanted] if any(wanted) else None
 
 
-@pytest.mark.parametrize("space", ["", "nn.functional", "linalg", "special"])
+SPACES = ["", "nn.functional", "linalg", "special"]
+
+
+@pytest.mark.parametrize("space", SPACES)
 def test_every_function_names_the_argument_that_is_none(space: str) -> None:
     module = operator.attrgetter(space)(tc) if space else tc
     functions = {name: getattr(module, name) for name in module.__all__}
@@ -78,9 +82,18 @@ def test_every_function_names_the_argument_that_is_none(space: str) -> None:
         asked += 1
         with pytest.raises(tc.TgcError, match="None"):
             function(*arguments)
-        if function.__module__ == module.__name__:
-            assert pickle.loads(pickle.dumps(function)) is function
     assert asked > 15
+
+
+@pytest.mark.parametrize("space", [*SPACES, "cuda"])
+def test_every_function_and_class_can_be_pickled(space: str) -> None:
+    module = operator.attrgetter(space)(tc) if space else tc
+    public = {name: getattr(module, name) for name in module.__all__}
+    kinds = (types.FunctionType, type)
+    named = {name: value for name, value in public.items() if isinstance(value, kinds)}
+    assert len(named) > 15
+    for name, value in named.items():
+        assert pickle.loads(pickle.dumps(value)) is value, name
 
 
 def test_every_method_names_the_argument_that_is_none() -> None:
