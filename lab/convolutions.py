@@ -6,13 +6,15 @@ Forward, input gradient and weight gradient of each case. Images, weights and re
 with the channels last, as cuDNN's do; with `--first` ours lie in the order of their axes, and our
 times include the launches that put channels last. Each launch is timed, too. Results are compared
 with torch's. Times are medians behind a write that empties the L2 cache. Beside grouped ones stand
-cuDNN's times for images in the order of their axes, and what the tier's model predicts.
+cuDNN's times for images in the order of their axes, and what the tier's model predicts. `--cuts N`
+times N cuts of each depthwise case besides, drawn from those that the model says are near the best.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from itertools import pairwise
@@ -20,6 +22,7 @@ from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/unit"))
@@ -39,9 +42,12 @@ from tinygrad_cuda.graph.ops.convolution import (  # noqa: E402
 )
 from tinygrad_cuda.graph.ops.geometry import Geometry  # noqa: E402
 from tinygrad_cuda.graph.ops.movement import permute  # noqa: E402
-from tinygrad_cuda.lowering import lower  # noqa: E402
+from tinygrad_cuda.lowering import algorithms, lower  # noqa: E402
 from tinygrad_cuda.lowering.lower import Lowered  # noqa: E402
-from tinygrad_cuda.lowering.skeletons.conv.depthwise import DepthwiseCut  # noqa: E402
+from tinygrad_cuda.lowering.skeletons.conv.depthwise import (  # noqa: E402
+    DepthwiseCut,
+    depthwise_cuts_of,
+)
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
 
 TARGET = Target.h200()
@@ -106,6 +112,8 @@ CASES = (
     Case("c240 28 5x5 s2 depthwise", 32, 240, 28, 240, 5, 2, 240),  # MobileNetV3
 )
 CLOCK = 1980  # of an H200, in MHz
+Key = tuple[Case, str, str]  # a case, its pass and its format
+PEERS: dict[Key, tuple[float, float | None]] = {}  # cuDNN's microseconds, in either order
 
 
 def operands(case: Case, direction: str) -> tuple[str, str]:
@@ -210,6 +218,41 @@ def about(made: Lowered) -> list[str]:
     return texts
 
 
+def cuts_of(made: Lowered, count: int) -> list[DepthwiseCut]:
+    """Some of the cuts of at most three times the model's least time, of any number of lanes."""
+    (best,) = [k.choice.cut for k in made.schedule.kernels if k.choice]
+    assert isinstance(best, DepthwiseCut)
+    cuts = list(depthwise_cuts_of(best.grouped, TARGET, best.last))
+    cuts = [one for one in cuts if one != best and one.clocks(TARGET) < 3 * best.clocks(TARGET)]
+    drawn: list[DepthwiseCut] = []
+    random.Random(0).shuffle(cuts)
+    lanes = sorted({one.lanes for one in cuts})
+    for number in range(count):
+        of_lanes = [one for one in cuts if one.lanes == lanes[number % len(lanes)]]
+        if of_lanes:
+            # Every second one is the model's best of those that are left.
+            rank = (lambda one: one.clocks(TARGET)) if number // len(lanes) % 2 == 0 else None
+            one = min(of_lanes, key=rank) if rank else of_lanes[0]
+            cuts.remove(one)
+            drawn.append(one)
+    return drawn
+
+
+def with_cuts(keys: list[Key], first: bool, count: int) -> list[tuple[Key, Lowered]]:
+    """The programs of all keys, each with the model's cut, and `count` with others."""
+    programs = []
+    for key in keys:
+        case, direction, name = key
+        usual = lowered(case, direction, *FORMATS[name], first)
+        programs.append((key, usual))
+        for cut in cuts_of(usual, count) if count else ():
+            with patch.object(algorithms, "depthwise_cut_of", lambda *_, cut=cut: cut):
+                made = lowered(case, direction, *FORMATS[name], first)
+            if [k.choice.cut for k in made.schedule.kernels if k.choice] == [cut]:
+                programs.append((key, made))
+    return programs
+
+
 def predicted(made: Lowered) -> float | None:
     """Microseconds by the model of a depthwise tier; None of programs with other kernels."""
     cuts = [kernel.choice.cut if kernel.choice else None for kernel in made.schedule.kernels]
@@ -236,13 +279,15 @@ def measure(
     }
     other = peer(case, direction, tensors, torch)
     want = laid_out(other())
-    peer_us = runner.time(other)
-    first_us = None
-    if case.groups > 1:
-        first_us = runner.time(peer(case, direction, tensors, torch, last=False))
+    if (case, direction, name) not in PEERS:
+        other_order = peer(case, direction, tensors, torch, last=False)
+        first_time = runner.time(other_order) if case.groups > 1 else None
+        PEERS[case, direction, name] = runner.time(other), first_time
+    peer_us, first_us = PEERS[case, direction, name]
     out = torch.full_like(want, float("nan"))
     every = [word for launch in made.launches for word in launch.words]
     words = [word for word in every if word.kind in ("value", "map")]
+    cuts = [k.choice.cut for k in made.schedule.kernels if k.choice]
     (result,) = made.schedule.outputs
     leaves = {word.memory for word in words if "slot" in word.memory.attributes}
     by_slot = sorted(leaves, key=lambda node: node.attributes["slot"])
@@ -258,6 +303,10 @@ def measure(
     return {
         "case": case.name, "pass": direction, "dtype": name, "us": us, "cudnn_us": peer_us,
         "tflops": case.flops / us / 1e6, "cudnn_tflops": case.flops / peer_us / 1e6,
+        "cut": [
+            [c.rows, c.run, c.lanes, c.vectors, c.slices] if isinstance(c, DepthwiseCut) else str(c)
+            for c in cuts
+        ],
         "cudnn_first_us": first_us, "predicted_us": predicted(made),
         "gbytes": case.nbytes(dtype.itemsize) / us / 1e3, "difference": float(difference),
         "launches": [[text, round(t, 1)] for text, t in zip(about(made), each, strict=True)],
@@ -270,6 +319,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of the cases' names")
     parser.add_argument("--formats", nargs="*", default=["bf16", "tf32"], choices=FORMATS)
     parser.add_argument("--first", action="store_true", help="ours in the order of their axes")
+    parser.add_argument("--cuts", type=int, default=0, help="more cuts of each depthwise case")
     parser.add_argument("--seconds", type=float, default=45.0)
     given = parser.parse_args()
     start = time.monotonic()
@@ -279,11 +329,11 @@ def main() -> None:
     chosen = [c for c in CASES if not given.only or any(part in c.name for part in given.only)]
     keys = [(case, direction, name) for name in given.formats
             for case in chosen for direction in PASSES]  # fmt: skip
-    made = [lowered(c, direction, *FORMATS[name], given.first) for c, direction, name in keys]
-    binaries = compiler.compile_many([m.source for m in made], "sm_90a")
+    programs = with_cuts(keys, given.first, given.cuts)
+    binaries = compiler.compile_many([made.source for _, made in programs], "sm_90a")
     print(f"compiled after {time.monotonic() - start:.1f} s", flush=True)
     results = []
-    for key, program, binary in zip(keys, made, binaries, strict=True):
+    for (key, program), binary in zip(programs, binaries, strict=True):
         if time.monotonic() - start > given.seconds:
             print("out of time before", *key)
             break
@@ -299,6 +349,7 @@ def main() -> None:
             print(
                 f"    cuDNN, order of axes: {row['cudnn_first_us']:.1f} us"
                 + (f"; predicted {row['predicted_us']:.1f} us" if row["predicted_us"] else "")
+                + (f"; cut {row['cut']}" if given.cuts else "")
             )
         for text, us in row["launches"]:
             print(f"    {us:7.1f} us {text}", flush=True)

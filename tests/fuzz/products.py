@@ -26,6 +26,7 @@ from tinygrad_cuda.engine import plan as plans
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import split_k
+from tinygrad_cuda.lowering.skeletons.conv.depthwise import depthwise_cuts_of
 
 F = tc.nn.functional
 Array = np.ndarray[Any, Any]
@@ -61,6 +62,8 @@ SIZES = (1, 2, 3, 7, 8, 16, 24, 31, 33, 63, 64, 65, 72, 96, 127, 128, 129, 136, 
 # Rows of these many elements are of 16 bytes each, which TMA asks for.
 ALIGNED = (8, 16, 24, 64, 72, 96, 128, 136, 200, 264)
 MOST = 600_000  # products of one program
+THIN = 0.15  # share of programs that convolve few channels a group
+DEPTHWISE = (algorithms.DEPTHWISE, algorithms.DEPTHWISE_GRADIENT)
 # How often each tier made a product, summed over a campaign's programs.
 events: dict[str, int] = dict.fromkeys(TIERS, 0)
 
@@ -70,6 +73,8 @@ events: dict[str, int] = dict.fromkeys(TIERS, 0)
 
 def generate(seed: int) -> list[Step]:
     """A tier, a product, what is done with its result, and perhaps a backward pass."""
+    if random.Random(f"groups {seed}").random() < THIN:
+        return of_thin_groups(seed)
     draw = random.Random(seed)
     name = draw.choice(list(TIERS))
     dtype = draw.choice(TIERS[name].dtypes)
@@ -81,6 +86,17 @@ def generate(seed: int) -> list[Step]:
     if draw.random() < 0.6:
         steps.append(("backward", draw.getrandbits(32)))
     return steps
+
+
+def of_thin_groups(seed: int) -> list[Step]:
+    """A convolution of few channels a group, whose kernels have cuts that are drawn."""
+    draw = random.Random(f"thin groups {seed}")
+    dtype = draw.choice((*HALVES, *FLOATS))
+    steps: list[Step] = [("groups", draw.getrandbits(32))]
+    steps.append(("product", "thin groups", dtype, draw.getrandbits(32)))
+    for _ in range(draw.choice((0, 0, 1, 2))):
+        steps.append(("epilogue", draw.choice(list(EPILOGUES)), draw.getrandbits(32)))
+    return [*steps, ("backward", draw.getrandbits(32))] if draw.random() < 0.8 else steps
 
 
 class Leaves:
@@ -165,6 +181,30 @@ def _convolution(leaves: Leaves, draw: random.Random) -> Any:
     return F.conv2d(x, weight, bias, groups=groups, dilation=dilation, **options)
 
 
+def _thin_groups(leaves: Leaves, draw: random.Random) -> Any:
+    """One channel or a few in each group, multipliers 1 to 4, windows of any form."""
+    inner, outputs = draw.choice(((1, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (4, 1), (3, 4)))
+    while True:
+        images, groups = draw.choice((1, 2, 3)), draw.choice((2, 3, 4, 5, 8, 16, 33))
+        size = [draw.randint(1, 15) for _ in "hw"]
+        kernel = [draw.choice((1, 2, 3, 3, 5, 7)) for _ in "hw"]
+        terms = images * groups * inner * outputs * int(np.prod(size)) * int(np.prod(kernel))
+        if terms <= MOST // 4:
+            break
+    stride, dilation = ([draw.choice((1, 1, 2, 3)) for _ in "hw"] for _ in "sd")
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    least = [max(0, (r - n + 2) // 2) for r, n in zip(reach, size, strict=True)]
+    padding = [draw.randint(few, max(few, r)) for few, r in zip(least, reach, strict=True)]
+    x = leaves(draw, images, groups * inner, *size)
+    if draw.random() < 0.5:
+        x = x.contiguous(memory_format=tc.channels_last)
+    weight = leaves(draw, groups * outputs, inner, *kernel)
+    bias = leaves(draw, groups * outputs) if draw.random() < 0.4 else None
+    return F.conv2d(
+        x, weight, bias, tuple(stride), tuple(padding), tuple(dilation), groups=groups
+    )  # fmt: skip
+
+
 def _attention(leaves: Leaves, draw: random.Random) -> Any:
     heads, shared = draw.choice(((1, 1), (2, 1), (2, 2), (4, 2)))
     t, s = draw.choice((1, 5, 16, 33, 64, 70)), draw.choice((1, 7, 16, 40, 64, 90))
@@ -190,6 +230,7 @@ PRODUCTS: dict[str, Callable[[Leaves, random.Random], Any]] = {
     "batched": _batched,
     "linear": _linear,
     "convolution": _convolution,
+    "thin groups": _thin_groups,
     "attention": _attention,
 }
 
@@ -291,6 +332,30 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
         forget()
 
 
+@contextmanager
+def drawn_cuts(number: int) -> Iterator[None]:
+    """Convolutions of few channels a group have kernels of their own, whose cuts are drawn."""
+    draw = random.Random(number)
+    tiers, chosen = algorithms.TIERS, algorithms.depthwise_cut_of
+
+    def cut_of(grouped: Any, target: Any, last: bool) -> Any:
+        cuts = list(depthwise_cuts_of(grouped, target, last))
+        events["depthwise"] = events.get("depthwise", 0) + bool(cuts)
+        return draw.choice(cuts) if cuts else None
+
+    algorithms.depthwise_cut_of = cut_of
+    algorithms.TIERS = tuple(
+        replace(tier, propose=_free(tier.propose, tier.name)) if tier.name in DEPTHWISE else tier
+        for tier in tiers
+    )
+    try:
+        forget()
+        yield
+    finally:
+        algorithms.TIERS, algorithms.depthwise_cut_of = tiers, chosen
+        forget()
+
+
 def by_library(seed: int, provider: str) -> list[Step]:
     """The program of a seed, whose products a library makes."""
     return [("provider", provider, seed), *generate(seed)[1:]]
@@ -349,6 +414,9 @@ def check(program: list[Step], device: str) -> str | None:
             results = run(program, device, exact=False)
     elif tiers and device != "cpu":
         with forced(tiers[0][1], device, tiers[0][2]):
+            results = run(program, device, exact=False)
+    elif program[0][0] == "groups" and device != "cpu":
+        with drawn_cuts(program[0][1]):
             results = run(program, device, exact=False)
     else:
         results = run(program, device, exact=False)

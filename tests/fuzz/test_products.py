@@ -33,13 +33,22 @@ def test_the_tier_that_a_program_names_makes_its_product(name: str) -> None:
     pytest.fail(f"{name} made none of 8 products")
 
 
+@pytest.mark.parametrize("seed", range(500, 506))
+def test_random_convolutions_of_thin_groups(seed: int) -> None:
+    """By depthwise kernels with drawn cuts, and by whatever kernel a tuner says is quickest."""
+    program, before = products.of_thin_groups(seed), products.events.get("depthwise", 0)
+    assert products.check(program, "emu") is None
+    assert products.events["depthwise"] > before
+    assert products.check([("tuned", seed), *program[1:]], "emu") is None
+
+
 @pytest.mark.parametrize("seed", range(700, 712))
 def test_random_products_by_a_library(seed: int) -> None:
     """On the pretended GPU, by a cuBLASLt in Python: what it reads is in its descriptors alone."""
     with pretended_cublas() as library:
         assert products.check(products.by_library(seed, "cublas"), "cuda") is None
         program = products.by_library(seed, "cublas")
-        assert library.products or program[1][1] in ("convolution", "attention")
+        assert library.products or program[1][1] in ("convolution", "thin groups", "attention")
 
 
 def test_random_products_by_drawn_choices_of_the_tuner() -> None:

@@ -6,6 +6,7 @@ One program holds many problems; each is divided at random among blocks and thre
 from __future__ import annotations
 
 import random
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from tinygrad_cuda.graph.ops.convolution import (
     convolution_weight_gradient,
 )
 from tinygrad_cuda.lowering import algorithms
-from tinygrad_cuda.lowering.lower import scheduled
+from tinygrad_cuda.lowering.lower import lower, scheduled
 from tinygrad_cuda.lowering.skeletons.conv import depthwise
 from tinygrad_cuda.lowering.skeletons.conv.depthwise import DepthwiseCut, depthwise_cuts_of
 from tinygrad_cuda.lowering.target import Target
@@ -242,6 +243,20 @@ def test_what_follows_is_in_the_same_kernel_in_either_order() -> None:
     (kernel,) = scheduled(inputs.program(), TARGET).kernels
     assert kernel.choice is not None and kernel.choice.tier == algorithms.DEPTHWISE
     assert kernel.choice.cut.last
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_loads_of_images_have_no_branches(last: bool) -> None:
+    """A load whose branch converts its value waits for the one before it."""
+    inputs = Batch(as_device("emu"))
+    problem = square(4, 32, 15, 3)
+    want_passes(problem, "", Operands(inputs, Batch(CPU), bfloat16, last))
+    text = "".join(one.text for one in lower(inputs.program(), TARGET).launches)
+    assert text.count("// conv_depthwise") == 3
+    assert text.count("(inside, p.in") >= 3
+    assert not re.search(
+        r"if \([^{}]*\) \{\s*const [^=]* = tgc_load(_vector)?(<\d>)?\(p\.in1", text
+    )
 
 
 def test_a_cheaper_cut_of_a_small_gpu_has_the_same_values(

@@ -1,7 +1,7 @@
 // conv_depthwise, 8 images of 24 channels, 1 x 4 results of 1 channel a thread: convolution add maximum.
 // Stores maximum (8, 24, 28, 28) float32.
 // Grid 147 x 256 threads, 1205184 bytes moved at least.
-TGC_STAGE(contract_convolution_add_maximum_08c7d9cc68,
+TGC_STAGE(contract_convolution_add_maximum_1cbb37f83c,
   const float* in0;
   float* out0;
   const float* in1;
@@ -26,8 +26,9 @@ TGC_STAGE(contract_convolution_add_maximum_08c7d9cc68,
 #pragma unroll
     for (int k = 0; k < 3; k++) {
       const int x = column_index + k - 1;
-      if (y >= 0 && y < 28 && x >= 0 && x < 7) {
-        const tgc_vector<float, 4> in2x4 = tgc_load_vector<4>(p.in2,
+      {
+        const bool inside = y >= 0 && y < 28 && x >= 0 && x < 7;
+        const tgc_vector<float, 4> in2x4 = tgc_load_vector_if<4>(inside, p.in2,
             image * 18816 + channel * 784 + y * 28 + x * 4);
 #pragma unroll
         for (int v = 0; v < 4; v++) {

@@ -1,7 +1,7 @@
 // conv_depthwise, 64 images of 64 channels, channels last, 8 x 8 results of 1 channel a thread: convolution.
 // Stores convolution (64, 32, 32, 64) bfloat16.
 // Grid 256 x 256 threads, 10486912 bytes moved at least.
-TGC_STAGE(contract_convolution_ca7655b209,
+TGC_STAGE(contract_convolution_e7440db701,
   tgc_bfloat16* out0;
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
@@ -38,8 +38,9 @@ TGC_STAGE(contract_convolution_ca7655b209,
 #pragma unroll
     for (int k = 0; k < 5; k++) {
       const int x = column_index * 4 + k;
-      if (y < 16 && x < 16) {
-        const float in1 = tgc_load(p.in1, image * 16384 + y * 1024 + x * 64 + channel);
+      {
+        const bool inside = y < 16 && x < 16;
+        const float in1 = tgc_load_if(inside, p.in1, image * 16384 + y * 1024 + x * 64 + channel);
         inputs[k] = in1;
       }
     }
@@ -76,7 +77,7 @@ TGC_STAGE(contract_convolution_ca7655b209,
 //   convolution_weight_gradient.
 // Stores convolution_weight_gradient (64, 1, 3, 3) bfloat16.
 // Grid 256 x 256 threads, 10780672 bytes moved at least.
-TGC_STAGE(contract_convolution_weight_gradient_slices_34ab9a10f2,
+TGC_STAGE(contract_convolution_weight_gradient_slices_30e5bc821e,
   float* partial0;
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
@@ -115,8 +116,9 @@ TGC_STAGE(contract_convolution_weight_gradient_slices_34ab9a10f2,
 #pragma unroll
         for (int k = 0; k < 5; k++) {
           const int x = column_index * 4 + k - 1;
-          if (y >= 0 && x >= 0) {
-            const tgc_vector<tgc_bfloat16, 2> in0x2 = tgc_load_vector<2>(p.in0,
+          {
+            const bool inside = y >= 0 && x >= 0;
+            const tgc_vector<tgc_bfloat16, 2> in0x2 = tgc_load_vector_if<2>(inside, p.in0,
                 image * 65536 + y * 2048 + x * 64 + channel * 2);
 #pragma unroll
             for (int v = 0; v < 2; v++) {
@@ -176,12 +178,12 @@ TGC_STAGE(contract_convolution_weight_gradient_slices_34ab9a10f2,
 }
 
 // 2 independent stages in one launch of 512 x 256 threads.
-TGC_STAGE(pack_7897330e33,
-  contract_convolution_ca7655b209_params stage0;
-  contract_convolution_weight_gradient_slices_34ab9a10f2_params stage1;
+TGC_STAGE(pack_cadd55af43,
+  contract_convolution_e7440db701_params stage0;
+  contract_convolution_weight_gradient_slices_30e5bc821e_params stage1;
 ) {
-  if (virtual_block < 256) contract_convolution_ca7655b209_stage(virtual_block, p.stage0, smem);
-  else contract_convolution_weight_gradient_slices_34ab9a10f2_stage(virtual_block - 256, p.stage1, smem);
+  if (virtual_block < 256) contract_convolution_e7440db701_stage(virtual_block, p.stage0, smem);
+  else contract_convolution_weight_gradient_slices_30e5bc821e_stage(virtual_block - 256, p.stage1, smem);
 }
 
 // Second stage, 576 sums of 128 slices: convolution_weight_gradient.

@@ -430,6 +430,28 @@ def test_vectors_move_sixteen_bytes(dtype: str, lanes: int) -> None:
     np.testing.assert_array_equal(out, a.reshape(32, lanes)[:, ::-1].ravel())
 
 
+@pytest.mark.parametrize(("dtype", "lanes"), [("float16", 1), ("float16", 2), ("float64", 2)])
+def test_what_lies_outside_is_zero_and_is_not_read(dtype: str, lanes: int) -> None:
+    """The emulator refuses an address beyond the buffer, if it is read."""
+    c = C_NAMES[dtype]
+    unit = module(
+        kernel(
+            "copy",
+            f"const {c}* a; {c}* out;",
+            f"""const int i = threadIdx.x * {lanes};
+            const bool inside = threadIdx.x % 3 == 1;
+            auto v = tgc_load_vector_if<{lanes}>(inside, p.a, inside ? i : 1 << 20);
+            v.at[0] = tgc_to_storage<{c}>(tgc_load_if(inside, p.a, inside ? i : -1));
+            tgc_store_vector(p.out, i, v);""",
+        )
+    )
+    a = np.arange(1, 32 * lanes + 1).astype(dtype)
+    out = np.full_like(a, np.nan)
+    launch(unit, "copy", a, out)
+    inside = np.arange(32).repeat(lanes) % 3 == 1
+    np.testing.assert_array_equal(out, np.where(inside, a, 0))
+
+
 def test_check_index_records_the_first_bad_index() -> None:
     unit = module(
         kernel(
@@ -522,6 +544,7 @@ EVERYTHING = kernel(
   tgc_block_send(tgc_welford_add(moments, batch), tgc_welford_op(), smem + 2048);
   __syncthreads();
   tgc_block_receive<1>(moments, tgc_welford_op(), smem + 2048);
+  x += tgc_load_if(i < p.n, p.b, i) + tgc_element(tgc_load_vector_if<2>(i < p.n, p.b, i * 2), 1);
   x += tgc_element(tgc_load_vector<8>(p.b, i * 8), 3) + tgc_warp_reduce<4>(x, tgc_sum_op());
   tgc_grid_signal();
   float* sums = reinterpret_cast<float*>(smem + 4096);

@@ -130,6 +130,7 @@ class Evaluator:
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
         self.ahead: dict[str, AheadLoad] | None = None  # by their statements, where they may move
         self.pairs = False  # whether lanes of more than 16 bytes are two vectors
+        self.inside = ""  # a variable of a scope: the test beyond which loads have zeros
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
 
@@ -297,7 +298,7 @@ class Evaluator:
         ctype = node.dtype.compute
         if prod(node.shape) == 0:
             return literal(0, node.dtype)
-        depth = self._depth((index,), guard)
+        depth = max(self._depth((index,), guard), self._home(self.inside) if self.inside else 0)
         key = (node, index, guard)
         memo = self.scopes[depth].memo
         if key not in memo:
@@ -312,7 +313,8 @@ class Evaluator:
             else:
                 if self.nearer is not None:
                     self.nearer.single(depth)
-                text = f"tgc_load({pointer}, {self.index_text(index)})"
+                only, test = ("_if", f"{self.inside}, ") if self.inside else ("", "")
+                text = f"tgc_load{only}({test}{pointer}, {self.index_text(index)})"
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
                 early = node if self._at_start(index, guard) else None
@@ -335,7 +337,7 @@ class Evaluator:
         if any(self._home(leaf.name) == depth for c in guard for leaf in c.index.leaves):
             return None
         rest = split[1]
-        outer = self._depth((rest,), guard)
+        outer = max(self._depth((rest,), guard), self._home(self.inside) if self.inside else 0)
         if outer >= depth:
             return None
         vector = f"{'tgc_two_vectors' if both else 'tgc_vector'}<{node.dtype.c}, {lane.width}>"
@@ -391,6 +393,9 @@ class Evaluator:
             early = self._at_start(rest, guard)
             names = {leaf.name for leaf in rest.leaves} if early else set[str]()
             return self.nearer.vector(node, key, width, offset, names)
+        if self.inside:
+            test, pointer = self.inside, self.words.read(node)
+            return f"tgc_load_vector_if<{width}>({test}, {pointer}, {offset})"
         load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
         load = "tgc_load_two_vectors" if both else load
         return f"{load}<{width}>({self.words.read(node)}, {offset})"

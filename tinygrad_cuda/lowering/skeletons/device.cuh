@@ -234,6 +234,33 @@ template <int N, class T, class I>
 TGC_DEVICE tgc_vector<T, N> tgc_load_vector(const T* base, I index) {
   return *reinterpret_cast<const tgc_vector<T, N>*>(tgc_address(base, index, N));
 }
+// The same where `inside` holds, and zeros elsewhere. The empty assembly hides the zeros: the
+// compiler would convert a value in the test's branch, and each load wait for the one before.
+template <int N, class T, class I>
+TGC_DEVICE tgc_vector<T, N> tgc_load_vector_if(bool inside, const T* base, I index) {
+  tgc_vector<T, N> vector{};
+  if (inside) vector = tgc_load_vector<N>(base, index);
+#ifndef TGC_EMULATOR
+  constexpr int bytes = N * int(sizeof(T));
+  if constexpr (bytes == 2) {
+    unsigned short half;
+    memcpy(&half, &vector, 2);
+    asm("" : "+h"(half));
+    memcpy(&vector, &half, 2);
+  } else {
+    unsigned words[bytes / 4];
+    memcpy(words, &vector, bytes);
+#pragma unroll
+    for (int i = 0; i < bytes / 4; i++) asm("" : "+r"(words[i]));
+    memcpy(&vector, words, bytes);
+  }
+#endif
+  return vector;
+}
+template <class T, class I>
+TGC_DEVICE tgc_compute_t<T> tgc_load_if(bool inside, const T* base, I index) {
+  return tgc_to_compute(tgc_load_vector_if<1>(inside, base, index).at[0]);
+}
 template <class T, int N, class I>
 TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value) {
   *reinterpret_cast<tgc_vector<T, N>*>(tgc_address_write(base, index, N)) = value;

@@ -15,7 +15,10 @@
 //   1. implicit matrix products, a matrix of one row for each group              155   475
 //   2. a map over shifted images, nine loads with tests a result; a reduction
 //      for each tap                                                               70   208
-//   3. this one: both images are read once                                       not measured
+//   3. both images are read once; channels first                                 34    39
+//      channels last                                                             48   114
+//   4. this one: loads have predicates, not branches with a conversion in them, after which each
+//      waited for the one before it                                              not measured
 //@ body
 @position@
 @leave@
