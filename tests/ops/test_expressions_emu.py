@@ -60,6 +60,27 @@ def test_gathers_at_an_index_that_the_kernel_computes() -> None:
     agree(program)
 
 
+@pytest.mark.parametrize("columns", [4, 25])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_gathers_behind_sums_of_columns(columns: int, dtype: type) -> None:
+    """An odd number of columns has a lane of one value, which no vector holds."""
+    numbers = np.random.default_rng(0).standard_normal((5, columns)).astype(dtype)
+
+    def of(device: str) -> tuple[Tensor, Tensor]:
+        return tc.tensor(numbers, device=device), tc.tensor([-1.0, 0.5, 2.0], device=device)
+
+    def gathered(device: str) -> list[Tensor]:
+        x, table = of(device)
+        return [table[(x.float().sum(0) > 0).long()]]
+
+    def bucket(device: str) -> list[Tensor]:
+        x, table = of(device)
+        return [tc.bucketize(x.mean(0), table)]
+
+    agree(gathered)
+    agree(bucket)
+
+
 def test_labels_that_are_sums_of_the_same_rows() -> None:
     """The label of a cross-entropy was loaded before the sum of which it is made was complete."""
 

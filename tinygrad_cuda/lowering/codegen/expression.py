@@ -364,8 +364,10 @@ class Evaluator:
         lane = self.lane
         if not self.pairs or lane is None or guard or depth != len(self.scopes) - 1:
             return None
+        if lane.width * node.dtype.itemsize != 2 * VECTOR:
+            return None
         half, split = lane.width // 2, ix.split_lane(index, lane.variable)
-        if lane.width * node.dtype.itemsize != 2 * VECTOR or split is None or split[0] != 1:
+        if split is None or split[0] != 1:
             return None
         rest = split[1]
         outer = self._depth((rest,), guard)
