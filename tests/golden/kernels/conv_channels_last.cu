@@ -69,7 +69,7 @@ TGC_STAGE(pack_2f49a2f45f,
 // contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.
 // Stores matmul (32, 64, 16, 16) float16.
 // Grid 256 x 256 threads, 2170880 bytes moved at least.
-TGC_STAGE(contract_matmul_c1f52aa63e,
+TGC_STAGE(contract_matmul_c80e00d871,
   const tgc_half* in0;
   const tgc_half* in1;
   tgc_half* out0;
@@ -82,7 +82,7 @@ TGC_STAGE(contract_matmul_c1f52aa63e,
   const int tile_m = band + tile_index % 256 % band_rows;
   const int tile_n = tile_index % 256 / band_rows;
   const int k_begin = k_slice * 576;
-  const int k_last = k_begin + 576 < 576 ? k_begin + 576 : 576;
+  const int k_end = k_begin + 576 < 576 ? k_begin + 576 : 576;
   char* const shared_a = smem;
   char* const shared_b = smem + 4 * 9216;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -101,14 +101,14 @@ TGC_STAGE(contract_matmul_c1f52aa63e,
   if (!(n % 16 < 15)) zeros |= 32u;
   zeros_b[0] = zeros;
   auto fetch = [&](int k_first, int slot) {
-    if (k_first < k_last) {
+    if (k_first < k_end) {
       {
         const int step_a = (k_first) / 8 + threadIdx.x % 8;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           const int row = i * 32 + threadIdx.x / 8;
           const int m = tile_m * 64 + row;
-          const bool inside = m < 64 && step_a * 8 < k_last;
+          const bool inside = m < 64 && step_a * 8 < k_end;
           tgc_copy_async16(shared_a + slot * 9216 + row * 144 + ((threadIdx.x % 8) * 8) * 2,
                            p.in0 + (inside ? m * 576 + step_a * 8 : 0), inside);
         }
@@ -126,7 +126,7 @@ TGC_STAGE(contract_matmul_c1f52aa63e,
     tgc_copy_commit();
   };
   auto put = [&](int k_first, int slot) {
-    if (k_first >= k_last) return;
+    if (k_first >= k_end) return;
   };
 
   const char* const matrix_a = shared_a + (warp_m + lane % 16) * 144 + lane / 16 * 16;
@@ -146,7 +146,7 @@ TGC_STAGE(contract_matmul_c1f52aa63e,
   }
   int slot = 0, free_slot = 3;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 64) {
     tgc_copy_wait<4 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     const int k_next = k_first + 3 * 64;

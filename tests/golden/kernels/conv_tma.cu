@@ -145,7 +145,7 @@ TGC_STAGE(map_contiguous_24b2b70b5f,
 // contract 1 x 128 x 16384 x 576 by wgmma, tiles of 128 x 128 x 64, split-K 1, 2415919104 FLOPs: matmul.
 // Stores matmul (64, 128, 16, 16) bfloat16.
 // Grid 128 x 256 threads, 12730368 bytes moved at least.
-TGC_STAGE(contract_matmul_9896539ba9,
+TGC_STAGE(contract_matmul_ddc02d3363,
   tgc_tensor_map map_in0;
   tgc_tensor_map map_in1;
   tgc_bfloat16* out0;
@@ -182,9 +182,9 @@ TGC_STAGE(contract_matmul_9896539ba9,
         const int tile_m = band + tile_index % 128 % band_rows;
         const int tile_n = tile_index % 128 / band_rows;
         const int k_begin = k_slice * 576;
-        const int k_last = k_begin + 576 < 576 ? k_begin + 576 : 576;
+        const int k_end = k_begin + 576 < 576 ? k_begin + 576 : 576;
 #pragma unroll 1
-        for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+        for (int k_first = k_begin; k_first < k_end; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
           if (producer == 0) tgc_barrier_expect(full + slot, 32768);
           if (producer == 0) {
@@ -221,8 +221,8 @@ TGC_STAGE(contract_matmul_9896539ba9,
     auto turns = [&](int block) {
       const int k_slice = block / 128;
       const int k_begin = k_slice * 576;
-      const int k_last = k_begin + 576 < 576 ? k_begin + 576 : 576;
-      return (k_last - k_begin + 64 - 1) / 64;
+      const int k_end = k_begin + 576 < 576 ? k_begin + 576 : 576;
+      return (k_end - k_begin + 64 - 1) / 64;
     };
     // The second warpgroup begins with the block's second tile, and lets the first one multiply.
     if (group == 1) {
@@ -239,13 +239,13 @@ TGC_STAGE(contract_matmul_9896539ba9,
       const int tile_m = band + tile_index % 128 % band_rows;
       const int tile_n = tile_index % 128 / band_rows;
       const int k_begin = k_slice * 576;
-      const int k_last = k_begin + 576 < 576 ? k_begin + 576 : 576;
+      const int k_end = k_begin + 576 < 576 ? k_begin + 576 : 576;
       float sum[2][64];
       int slot = turn % 6;
       unsigned parity = turn / 6 % 2;
       tgc_named_barrier(1 + group, 256);  // its turn to multiply
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 64) {
         tgc_barrier_wait(full + slot, parity);
         tgc_wgmma_fence();
 #pragma unroll
@@ -331,7 +331,7 @@ TGC_STAGE(contract_matmul_9896539ba9,
 // contract 1 x 128 x 576 x 16384 by wgmma, tiles of 128 x 64 x 64, split-K 14, 2415919104 FLOPs: matmul.
 // Stores matmul (128, 64, 3, 3) bfloat16.
 // Grid 126 x 256 threads, 16711680 bytes moved at least.
-TGC_STAGE(contract_matmul_slices_da7e6b1547,
+TGC_STAGE(contract_matmul_slices_a2fd601fc8,
   tgc_tensor_map map_in0;
   tgc_tensor_map map_in1;
   float* partial0;
@@ -368,9 +368,9 @@ TGC_STAGE(contract_matmul_slices_da7e6b1547,
         const int tile_m = band + tile_index % 9 % band_rows;
         const int tile_n = tile_index % 9 / band_rows;
         const int k_begin = k_slice * 1216;
-        const int k_last = k_begin + 1216 < 16384 ? k_begin + 1216 : 16384;
+        const int k_end = k_begin + 1216 < 16384 ? k_begin + 1216 : 16384;
 #pragma unroll 1
-        for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+        for (int k_first = k_begin; k_first < k_end; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
           if (producer == 0) tgc_barrier_expect(full + slot, 24576);
 #pragma unroll
@@ -410,8 +410,8 @@ TGC_STAGE(contract_matmul_slices_da7e6b1547,
     auto turns = [&](int block) {
       const int k_slice = block / 9;
       const int k_begin = k_slice * 1216;
-      const int k_last = k_begin + 1216 < 16384 ? k_begin + 1216 : 16384;
-      return (k_last - k_begin + 64 - 1) / 64;
+      const int k_end = k_begin + 1216 < 16384 ? k_begin + 1216 : 16384;
+      return (k_end - k_begin + 64 - 1) / 64;
     };
     // The second warpgroup begins with the block's second tile, and lets the first one multiply.
     if (group == 1) {
@@ -428,13 +428,13 @@ TGC_STAGE(contract_matmul_slices_da7e6b1547,
       const int tile_m = band + tile_index % 9 % band_rows;
       const int tile_n = tile_index % 9 / band_rows;
       const int k_begin = k_slice * 1216;
-      const int k_last = k_begin + 1216 < 16384 ? k_begin + 1216 : 16384;
+      const int k_end = k_begin + 1216 < 16384 ? k_begin + 1216 : 16384;
       float sum[2][32];
       int slot = turn % 6;
       unsigned parity = turn / 6 % 2;
       tgc_named_barrier(1 + group, 256);  // its turn to multiply
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 64) {
         tgc_barrier_wait(full + slot, parity);
         tgc_wgmma_fence();
 #pragma unroll

@@ -88,7 +88,7 @@ TGC_STAGE(map_contiguous_959d8c68df,
 //   FLOPs: matmul.
 // Stores matmul (128, 64, 3, 3) float32.
 // Grid 130 x 256 threads, 32833536 bytes moved at least.
-TGC_STAGE(contract_matmul_slices_d8b71e7982,
+TGC_STAGE(contract_matmul_slices_7d5ad419af,
   tgc_tensor_map map_in0;
   tgc_tensor_map map_in1;
   float* partial0;
@@ -127,9 +127,9 @@ TGC_STAGE(contract_matmul_slices_d8b71e7982,
         const int tile_m = band + tile_index % 5 % band_rows;
         const int tile_n = tile_index % 5 / band_rows;
         const int k_begin = k_slice * 640;
-        const int k_last = k_begin + 640 < 16384 ? k_begin + 640 : 16384;
+        const int k_end = k_begin + 640 < 16384 ? k_begin + 640 : 16384;
 #pragma unroll 1
-        for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+        for (int k_first = k_begin; k_first < k_end; k_first += 32) {
           tgc_barrier_wait(empty + slot, parity);
           if (producer == 0) tgc_barrier_expect(full + slot, 32768);
 #pragma unroll
@@ -167,9 +167,9 @@ TGC_STAGE(contract_matmul_slices_d8b71e7982,
     for (int block = virtual_block; block < 130; block += 130) {
       const int k_slice = block / 5;
       const int k_begin = k_slice * 640;
-      const int k_last = k_begin + 640 < 16384 ? k_begin + 640 : 16384;
+      const int k_end = k_begin + 640 < 16384 ? k_begin + 640 : 16384;
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 32) {
         tgc_barrier_wait(full + slot, parity);
 #pragma unroll 1
         for (int box = warp; box < 4; box += 4) {
@@ -223,12 +223,12 @@ TGC_STAGE(contract_matmul_slices_d8b71e7982,
       const int tile_m = band + tile_index % 5 % band_rows;
       const int tile_n = tile_index % 5 / band_rows;
       const int k_begin = k_slice * 640;
-      const int k_last = k_begin + 640 < 16384 ? k_begin + 640 : 16384;
+      const int k_end = k_begin + 640 < 16384 ? k_begin + 640 : 16384;
       float sum[1][64];
       int slot = turn % 6;
       unsigned parity = turn / 6 % 2;
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 32) {
         tgc_barrier_wait(full + slot, parity);
         tgc_barrier_wait(ready + slot, parity);
         unsigned a[4][1][4];

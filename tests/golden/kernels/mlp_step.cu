@@ -1,7 +1,7 @@
 // contract 1 x 64 x 128 x 784, tiles of 32 x 32 x 32, split-K 13, 12845056 FLOPs: matmul add maximum eq lt.
 // Stores maximum (64, 128) float32; eq (64, 128) bool; lt (64, 128) bool.
 // Grid 104 x 256 threads, 1028096 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_cf3052869d,
+TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_ea1d3b0ca3,
   const float* in0;
   const float* in1;
   float* partial0;
@@ -24,7 +24,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_cf3052869d,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 64;
-  const int k_last = k_begin + 64 < 784 ? k_begin + 64 : 784;
+  const int k_end = k_begin + 64 < 784 ? k_begin + 64 : 784;
 
   auto fetch = [&](int k_first) {
     {
@@ -34,7 +34,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_cf3052869d,
       const int m = tile_m * 32 + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
-      if (m < 64 && step_a * 4 < k_last) {
+      if (m < 64 && step_a * 4 < k_end) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 784 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -50,7 +50,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_cf3052869d,
       const int n = tile_n * 32 + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_b[v] = 0.0f;
-      if (n < 128 && step_b * 4 < k_last) {
+      if (n < 128 && step_b * 4 < k_end) {
         const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, n * 784 + offset1);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -94,7 +94,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_cf3052869d,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 32) {
     fetch(k_first + 32);  // beyond the last tile nothing is loaded
 #pragma unroll
     for (int step = 0; step < 8; step++) {
@@ -182,7 +182,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_join_1ea16ec9e0,
 // contract 1 x 64 x 10 x 128, tiles of 8 x 16 x 128, split-K 1, 163840 FLOPs: matmul add.
 // Stores add (64, 10) float32.
 // Grid 8 x 256 threads, 40488 bytes moved at least.
-TGC_STAGE(contract_matmul_add_e0366f41c1,
+TGC_STAGE(contract_matmul_add_f735c80b0b,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -206,7 +206,7 @@ TGC_STAGE(contract_matmul_add_e0366f41c1,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 128;
-  const int k_last = k_begin + 128 < 128 ? k_begin + 128 : 128;
+  const int k_end = k_begin + 128 < 128 ? k_begin + 128 : 128;
 
   auto fetch = [&](int k_first) {
     {
@@ -216,7 +216,7 @@ TGC_STAGE(contract_matmul_add_e0366f41c1,
       const int m = tile_m * 8 + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
-      if (m < 64 && step_a * 4 < k_last) {
+      if (m < 64 && step_a * 4 < k_end) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 128 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -234,7 +234,7 @@ TGC_STAGE(contract_matmul_add_e0366f41c1,
         const int n = tile_n * 16 + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (n < 10 && step_b * 4 < k_last) {
+        if (n < 10 && step_b * 4 < k_end) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, n * 128 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -282,7 +282,7 @@ TGC_STAGE(contract_matmul_add_e0366f41c1,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 128) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 128) {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
       if (step + 1 < 4) {
@@ -416,7 +416,7 @@ TGC_STAGE(row_sum_mul_6530b4f7d7,
 // contract 1 x 64 x 128 x 10, tiles of 8 x 64 x 32, split-K 1, 163840 FLOPs: matmul mul where where.
 // Stores where (64, 128) float32.
 // Grid 16 x 256 threads, 56832 bytes moved at least.
-TGC_STAGE(contract_matmul_mul_where_5386a35699,
+TGC_STAGE(contract_matmul_mul_where_5068c26029,
   const float* in0;
   const float* in1;
   const bool* in2;
@@ -441,7 +441,7 @@ TGC_STAGE(contract_matmul_mul_where_5386a35699,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 32;
-  const int k_last = k_begin + 32 < 10 ? k_begin + 32 : 10;
+  const int k_end = k_begin + 32 < 10 ? k_begin + 32 : 10;
   const int step_b = (tile_n * 64) / 4 + threadIdx.x % 16;
   const int offset1 = step_b * 4;
 
@@ -452,7 +452,7 @@ TGC_STAGE(contract_matmul_mul_where_5386a35699,
       const int row = threadIdx.x / 16 % 8;
       const int m = tile_m * 8 + row;
       prefetch_a[0] = 0.0f;
-      if (m < 64 && step_a < k_last) {
+      if (m < 64 && step_a < k_end) {
         const float in0 = tgc_load(p.in0, m * 10 + offset0);
         prefetch_a[0] = in0;
       }
@@ -464,7 +464,7 @@ TGC_STAGE(contract_matmul_mul_where_5386a35699,
         const int k = k_first + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (k < k_last && step_b < 32) {
+        if (k < k_end && step_b < 32) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 128 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -510,7 +510,7 @@ TGC_STAGE(contract_matmul_mul_where_5386a35699,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 32) {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
       if (step + 1 < 4) {
@@ -621,13 +621,13 @@ TGC_STAGE(col_sum_add_mul_sub_d0eaefd102,
 }
 
 // 3 independent stages in one launch of 18 x 256 threads.
-TGC_STAGE(pack_e12c5630be,
+TGC_STAGE(pack_162fd6fab4,
   row_sum_mul_6530b4f7d7_params stage0;
-  contract_matmul_mul_where_5386a35699_params stage1;
+  contract_matmul_mul_where_5068c26029_params stage1;
   col_sum_add_mul_sub_d0eaefd102_params stage2;
 ) {
   if (virtual_block < 1) row_sum_mul_6530b4f7d7_stage(virtual_block, p.stage0, smem);
-  else if (virtual_block < 17) contract_matmul_mul_where_5386a35699_stage(virtual_block - 1, p.stage1, smem);
+  else if (virtual_block < 17) contract_matmul_mul_where_5068c26029_stage(virtual_block - 1, p.stage1, smem);
   else col_sum_add_mul_sub_d0eaefd102_stage(virtual_block - 17, p.stage2, smem);
 }
 
@@ -635,7 +635,7 @@ TGC_STAGE(pack_e12c5630be,
 //   assign.
 // Stores matmul (128, 784) float32; assign (128, 784) float32; assign (128, 784) float32.
 // Grid 100 x 256 threads, 2240512 bytes moved at least.
-TGC_STAGE(contract_matmul_add_mul_sub_2349faa9de,
+TGC_STAGE(contract_matmul_add_mul_sub_6636190c42,
   const float* in0;
   const float* in1;
   float* out0;
@@ -665,7 +665,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_2349faa9de,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 64;
-  const int k_last = k_begin + 64 < 64 ? k_begin + 64 : 64;
+  const int k_end = k_begin + 64 < 64 ? k_begin + 64 : 64;
   const bool failed = tgc_load(p.error, 0) != 0ull;
   const float scalar0 = tgc_cast<float>(number0);
   const int step_a = (tile_m * 32) / 4 + threadIdx.x % 8;
@@ -679,7 +679,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_2349faa9de,
       const int k = k_first + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
-      if (k < k_last && step_a < 32) {
+      if (k < k_end && step_a < 32) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, k * 128 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -693,7 +693,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_2349faa9de,
       const int k = k_first + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_b[v] = 0.0f;
-      if (k < k_last && step_b < 196) {
+      if (k < k_end && step_b < 196) {
         const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 784 + offset1);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -737,7 +737,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_2349faa9de,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 32) {
     fetch(k_first + 32);  // beyond the last tile nothing is loaded
 #pragma unroll
     for (int step = 0; step < 8; step++) {
@@ -862,7 +862,7 @@ TGC_STAGE(col_sum_add_mul_sub_1362766250,
 // contract 1 x 10 x 128 x 64, tiles of 8 x 32 x 64, split-K 1, 163840 FLOPs: matmul add assign mul sub assign.
 // Stores matmul (10, 128) float32; assign (10, 128) float32; assign (10, 128) float32.
 // Grid 8 x 256 threads, 60928 bytes moved at least.
-TGC_STAGE(contract_matmul_add_mul_sub_12eea04abf,
+TGC_STAGE(contract_matmul_add_mul_sub_70e85e4ce5,
   const float* in0;
   const float* in1;
   float* out0;
@@ -892,7 +892,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_12eea04abf,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 64;
-  const int k_last = k_begin + 64 < 64 ? k_begin + 64 : 64;
+  const int k_end = k_begin + 64 < 64 ? k_begin + 64 : 64;
   const bool failed = tgc_load(p.error, 0) != 0ull;
   const float scalar0 = tgc_cast<float>(number0);
   const int step_a = (tile_m * 8) / 2 + threadIdx.x % 4;
@@ -906,7 +906,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_12eea04abf,
       const int k = k_first + row;
 #pragma unroll
       for (int v = 0; v < 2; v++) prefetch_a[v] = 0.0f;
-      if (k < k_last && step_a < 5) {
+      if (k < k_end && step_a < 5) {
         const tgc_vector<float, 2> in0x2 = tgc_load_vector<2>(p.in0, k * 10 + offset0);
 #pragma unroll
         for (int v = 0; v < 2; v++) {
@@ -922,7 +922,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_12eea04abf,
         const int k = k_first + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (k < k_last && step_b < 32) {
+        if (k < k_end && step_b < 32) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 128 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -970,7 +970,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_12eea04abf,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 64) {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
       if (step + 1 < 4) {
@@ -1021,12 +1021,12 @@ TGC_STAGE(contract_matmul_add_mul_sub_12eea04abf,
 }
 
 // 3 independent stages in one launch of 112 x 256 threads.
-TGC_STAGE(pack_054e47cd0c,
-  contract_matmul_add_mul_sub_2349faa9de_params stage0;
+TGC_STAGE(pack_39b749e6b4,
+  contract_matmul_add_mul_sub_6636190c42_params stage0;
   col_sum_add_mul_sub_1362766250_params stage1;
-  contract_matmul_add_mul_sub_12eea04abf_params stage2;
+  contract_matmul_add_mul_sub_70e85e4ce5_params stage2;
 ) {
-  if (virtual_block < 100) contract_matmul_add_mul_sub_2349faa9de_stage(virtual_block, p.stage0, smem);
+  if (virtual_block < 100) contract_matmul_add_mul_sub_6636190c42_stage(virtual_block, p.stage0, smem);
   else if (virtual_block < 104) col_sum_add_mul_sub_1362766250_stage(virtual_block - 100, p.stage1, smem);
-  else contract_matmul_add_mul_sub_12eea04abf_stage(virtual_block - 104, p.stage2, smem);
+  else contract_matmul_add_mul_sub_70e85e4ce5_stage(virtual_block - 104, p.stage2, smem);
 }

@@ -1,7 +1,7 @@
 // contract 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, split-K 1, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-TGC_STAGE(contract_matmul_1651ca260b,
+TGC_STAGE(contract_matmul_7e9d453b30,
   const float* in0;
   const float* in1;
   float* out0;
@@ -24,7 +24,7 @@ TGC_STAGE(contract_matmul_1651ca260b,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 256;
-  const int k_last = k_begin + 256 < 200 ? k_begin + 256 : 200;
+  const int k_end = k_begin + 256 < 200 ? k_begin + 256 : 200;
   const int step_b = (tile_n * 32) / 2 + threadIdx.x % 16;
   const int offset1 = step_b * 2;
 
@@ -36,7 +36,7 @@ TGC_STAGE(contract_matmul_1651ca260b,
       const int m = tile_m * 16 + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
-      if (m < 300 && step_a * 4 < k_last) {
+      if (m < 300 && step_a * 4 < k_end) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 200 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -52,7 +52,7 @@ TGC_STAGE(contract_matmul_1651ca260b,
         const int k = k_first + row;
 #pragma unroll
         for (int v = 0; v < 2; v++) prefetch_b[i * 2 + v] = 0.0f;
-        if (k < k_last && step_b < 85) {
+        if (k < k_end && step_b < 85) {
           const tgc_vector<float, 2> in1x2 = tgc_load_vector<2>(p.in1, k * 170 + offset1);
 #pragma unroll
           for (int v = 0; v < 2; v++) {
@@ -100,7 +100,7 @@ TGC_STAGE(contract_matmul_1651ca260b,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 64) {
     fetch(k_first + 64);  // beyond the last tile nothing is loaded
 #pragma unroll
     for (int step = 0; step < 8; step++) {

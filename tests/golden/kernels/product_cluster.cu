@@ -2,7 +2,7 @@
 //   matmul add maximum.
 // Stores maximum (64, 4224) bfloat16.
 // Grid 132 x 256 threads, 35676416 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_cdf984151d,
+TGC_STAGE(contract_matmul_add_maximum_2a4cbc1ba5,
   tgc_tensor_map map_in1;
   tgc_tensor_map map_in2;
   const tgc_bfloat16* in0;
@@ -41,9 +41,9 @@ TGC_STAGE(contract_matmul_add_maximum_cdf984151d,
         const int tile_m = band + tile_index % 66 % band_rows;
         const int tile_n = tile_index % 66 / band_rows;
         const int k_begin = block % 2 * 2048;
-        const int k_last = k_begin + 2048 < 4096 ? k_begin + 2048 : 4096;
+        const int k_end = k_begin + 2048 < 4096 ? k_begin + 2048 : 4096;
 #pragma unroll 1
-        for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+        for (int k_first = k_begin; k_first < k_end; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
           if (producer == 0) tgc_barrier_expect(full + slot, 16384);
           if (producer == 0) {
@@ -76,8 +76,8 @@ TGC_STAGE(contract_matmul_add_maximum_cdf984151d,
     auto turns = [&](int block) {
       const int k_slice = block / 66;
       const int k_begin = k_slice * 2048;
-      const int k_last = k_begin + 2048 < 4096 ? k_begin + 2048 : 4096;
-      return (k_last - k_begin + 64 - 1) / 64;
+      const int k_end = k_begin + 2048 < 4096 ? k_begin + 2048 : 4096;
+      return (k_end - k_begin + 64 - 1) / 64;
     };
     // The second warpgroup begins with the block's second tile, and lets the first one multiply.
     if (group == 1) {
@@ -95,13 +95,13 @@ TGC_STAGE(contract_matmul_add_maximum_cdf984151d,
       const int tile_m = band + tile_index % 66 % band_rows;
       const int tile_n = tile_index % 66 / band_rows;
       const int k_begin = block % 2 * 2048;
-      const int k_last = k_begin + 2048 < 4096 ? k_begin + 2048 : 4096;
+      const int k_end = k_begin + 2048 < 4096 ? k_begin + 2048 : 4096;
       float sum[1][32];
       int slot = turn % 8;
       unsigned parity = turn / 8 % 2;
       tgc_named_barrier(1 + group, 256);  // its turn to multiply
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 64) {
         tgc_barrier_wait(full + slot, parity);
         tgc_wgmma_fence();
 #pragma unroll

@@ -1,7 +1,7 @@
 // contract 4 x 65 x 47 x 33, tiles of 8 x 32 x 64, split-K 1, 806520 FLOPs: matmul.
 // Stores matmul (4, 65, 47) bfloat16.
 // Grid 72 x 256 threads, 54008 bytes moved at least.
-TGC_STAGE(contract_matmul_60390da8e5,
+TGC_STAGE(contract_matmul_58647ab232,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   tgc_bfloat16* out0;
@@ -24,7 +24,7 @@ TGC_STAGE(contract_matmul_60390da8e5,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 64;
-  const int k_last = k_begin + 64 < 33 ? k_begin + 64 : 33;
+  const int k_end = k_begin + 64 < 33 ? k_begin + 64 : 33;
 
   auto fetch = [&](int k_first) {
     {
@@ -35,7 +35,7 @@ TGC_STAGE(contract_matmul_60390da8e5,
         const int row = i * 4 + threadIdx.x / 16 % 4;
         const int m = tile_m * 8 + row;
         prefetch_a[i] = 0.0f;
-        if (m < 65 && step_a < k_last) {
+        if (m < 65 && step_a < k_end) {
           const float in0 = tgc_load(p.in0, m * 33 + offset0);
           prefetch_a[i] = in0;
         }
@@ -49,7 +49,7 @@ TGC_STAGE(contract_matmul_60390da8e5,
         const int row = i * 4 + threadIdx.x / 16 % 4;
         const int n = tile_n * 32 + row;
         prefetch_b[i] = 0.0f;
-        if (n < 47 && step_b < k_last) {
+        if (n < 47 && step_b < k_end) {
           const float in1 = tgc_load(p.in1, n * 33 + offset1);
           prefetch_b[i] = in1;
         }
@@ -92,7 +92,7 @@ TGC_STAGE(contract_matmul_60390da8e5,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 64) {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
       if (step + 1 < 4) {

@@ -1,7 +1,7 @@
 // contract 1 x 512 x 256 x 384 by mma, tiles of 64 x 32 x 64, split-K 1, 100663296 FLOPs: matmul add maximum.
 // Stores maximum (512, 256) bfloat16.
 // Grid 64 x 256 threads, 852480 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_5b7fc943f2,
+TGC_STAGE(contract_matmul_add_maximum_5ff0a2a6e2,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -15,7 +15,7 @@ TGC_STAGE(contract_matmul_add_maximum_5b7fc943f2,
   const int tile_m = band + tile_index % 64 % band_rows;
   const int tile_n = tile_index % 64 / band_rows;
   const int k_begin = k_slice * 384;
-  const int k_last = k_begin + 384 < 384 ? k_begin + 384 : 384;
+  const int k_end = k_begin + 384 < 384 ? k_begin + 384 : 384;
   char* const shared_a = smem;
   char* const shared_b = smem + 4 * 9216;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -23,14 +23,14 @@ TGC_STAGE(contract_matmul_add_maximum_5b7fc943f2,
   float sum[1][2][4] = {};
   unsigned a[2][1][4], b[2][2][2];
   auto fetch = [&](int k_first, int slot) {
-    if (k_first < k_last) {
+    if (k_first < k_end) {
       {
         const int step_a = (k_first) / 8 + threadIdx.x % 8;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           const int row = i * 32 + threadIdx.x / 8;
           const int m = tile_m * 64 + row;
-          const bool inside = m < 512 && step_a * 8 < k_last;
+          const bool inside = m < 512 && step_a * 8 < k_end;
           tgc_copy_async16(shared_a + slot * 9216 + row * 144 + ((threadIdx.x % 8) * 8) * 2,
                            p.in0 + (inside ? m * 384 + step_a * 8 : 0), inside);
         }
@@ -39,7 +39,7 @@ TGC_STAGE(contract_matmul_add_maximum_5b7fc943f2,
         const int step_b = (k_first) / 8 + threadIdx.x % 8;
         const int row = threadIdx.x / 8;
         const int n = tile_n * 32 + row;
-        const bool inside = n < 256 && step_b * 8 < k_last;
+        const bool inside = n < 256 && step_b * 8 < k_end;
         tgc_copy_async16(shared_b + slot * 4608 + row * 144 + ((threadIdx.x % 8) * 8) * 2,
                          p.in1 + (inside ? n * 384 + step_b * 8 : 0), inside);
       }
@@ -47,7 +47,7 @@ TGC_STAGE(contract_matmul_add_maximum_5b7fc943f2,
     tgc_copy_commit();
   };
   auto put = [&](int k_first, int slot) {
-    if (k_first >= k_last) return;
+    if (k_first >= k_end) return;
   };
 
   const char* const matrix_a = shared_a + (warp_m + lane % 16) * 144 + lane / 16 * 16;
@@ -67,7 +67,7 @@ TGC_STAGE(contract_matmul_add_maximum_5b7fc943f2,
   }
   int slot = 0, free_slot = 3;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 64) {
     tgc_copy_wait<4 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     const int k_next = k_first + 3 * 64;

@@ -1,7 +1,7 @@
 // contract 1 x 768 x 3072 x 8192 by wgmma, tiles of 128 x 256 x 64, stream-K 132, 38654705664 FLOPs: matmul.
 // Stores matmul (768, 3072) bfloat16.
 // Grid 132 x 256 threads, 91226112 bytes moved at least.
-TGC_STAGE(contract_matmul_7549c15b95,
+TGC_STAGE(contract_matmul_a040ac8023,
   tgc_tensor_map map_in0;
   tgc_tensor_map map_in1;
   tgc_bfloat16* out0;
@@ -50,10 +50,10 @@ TGC_STAGE(contract_matmul_7549c15b95,
         const int tile_n = tile_index % 72 / band_rows;
         const int k_begin = (first_turn + block % length) * 64;
         const int turn_end = share_end - unit * length < length ? share_end - unit * length : length;
-        const int k_end = (first_turn + turn_end) * 64;
-        const int k_last = k_end < 8192 ? k_end : 8192;
+        const int k_unclamped = (first_turn + turn_end) * 64;
+        const int k_end = k_unclamped < 8192 ? k_unclamped : 8192;
 #pragma unroll 1
-        for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+        for (int k_first = k_begin; k_first < k_end; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
           if (producer == 0) tgc_barrier_expect(full + slot, 49152);
 #pragma unroll
@@ -105,13 +105,13 @@ TGC_STAGE(contract_matmul_7549c15b95,
       const int tile_n = tile_index % 72 / band_rows;
       const int k_begin = (first_turn + block % length) * 64;
       const int turn_end = share_end - unit * length < length ? share_end - unit * length : length;
-      const int k_end = (first_turn + turn_end) * 64;
-      const int k_last = k_end < 8192 ? k_end : 8192;
+      const int k_unclamped = (first_turn + turn_end) * 64;
+      const int k_end = k_unclamped < 8192 ? k_unclamped : 8192;
       float sum[1][128];
       int slot = turn % 4;
       unsigned parity = turn / 4 % 2;
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 64) {
         tgc_barrier_wait(full + slot, parity);
         tgc_wgmma_fence();
 #pragma unroll

@@ -1,7 +1,7 @@
 // contract 1 x 32 x 32 x 4096, tiles of 16 x 32 x 64, split-K 64, 8388608 FLOPs: matmul.
 // Stores matmul (32, 32) float32.
 // Grid 128 x 256 threads, 1310720 bytes moved at least.
-TGC_STAGE(contract_matmul_slices_8a3c3b9175,
+TGC_STAGE(contract_matmul_slices_e6a5fca9a6,
   const float* in0;
   const float* in1;
   float* partial0;
@@ -24,7 +24,7 @@ TGC_STAGE(contract_matmul_slices_8a3c3b9175,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 64;
-  const int k_last = k_begin + 64 < 4096 ? k_begin + 64 : 4096;
+  const int k_end = k_begin + 64 < 4096 ? k_begin + 64 : 4096;
   const int step_b = (tile_n * 32) / 4 + threadIdx.x % 8;
   const int offset1 = step_b * 4;
 
@@ -36,7 +36,7 @@ TGC_STAGE(contract_matmul_slices_8a3c3b9175,
       const int m = tile_m * 16 + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
-      if (m < 32 && step_a * 4 < k_last) {
+      if (m < 32 && step_a * 4 < k_end) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 4096 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -52,7 +52,7 @@ TGC_STAGE(contract_matmul_slices_8a3c3b9175,
         const int k = k_first + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (k < k_last && step_b < 8) {
+        if (k < k_end && step_b < 8) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 32 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -100,7 +100,7 @@ TGC_STAGE(contract_matmul_slices_8a3c3b9175,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 64) {
 #pragma unroll
     for (int step = 0; step < 8; step++) {
       if (step + 1 < 8) {

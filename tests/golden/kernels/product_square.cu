@@ -1,7 +1,7 @@
 // contract 1 x 2048 x 2048 x 2048, tiles of 128 x 128 x 16, split-K 1, 17179869184 FLOPs: matmul.
 // Stores matmul (2048, 2048) float32.
 // Grid 256 x 256 threads, 50331648 bytes moved at least.
-TGC_STAGE(contract_matmul_960047aef1,
+TGC_STAGE(contract_matmul_64d66269f8,
   const float* in0;
   const float* in1;
   float* out0;
@@ -24,7 +24,7 @@ TGC_STAGE(contract_matmul_960047aef1,
   float sum[8][8] = {};
   float a[2][8], b[2][8];
   const int k_begin = k_slice * 2048;
-  const int k_last = k_begin + 2048 < 2048 ? k_begin + 2048 : 2048;
+  const int k_end = k_begin + 2048 < 2048 ? k_begin + 2048 : 2048;
   const int step_b = (tile_n * 128) / 4 + threadIdx.x % 32;
   const int offset1 = step_b * 4;
 
@@ -38,7 +38,7 @@ TGC_STAGE(contract_matmul_960047aef1,
         const int m = tile_m * 128 + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_a[i * 4 + v] = 0.0f;
-        if (m < 2048 && step_a * 4 < k_last) {
+        if (m < 2048 && step_a * 4 < k_end) {
           const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 2048 + offset0);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -55,7 +55,7 @@ TGC_STAGE(contract_matmul_960047aef1,
         const int k = k_first + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (k < k_last && step_b < 512) {
+        if (k < k_end && step_b < 512) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 2048 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -112,7 +112,7 @@ TGC_STAGE(contract_matmul_960047aef1,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 16) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 16) {
     fetch(k_first + 16);  // beyond the last tile nothing is loaded
 #pragma unroll
     for (int step = 0; step < 16; step++) {

@@ -1,7 +1,7 @@
 // contract 1 x 8 x 65536 x 1024, tiles of 8 x 256 x 16, split-K 1, 1073741824 FLOPs: matmul.
 // Stores matmul (8, 65536) float32.
 // Grid 256 x 256 threads, 270565376 bytes moved at least.
-TGC_STAGE(contract_matmul_405f739dca,
+TGC_STAGE(contract_matmul_8e81ef95d0,
   const float* in0;
   const float* in1;
   float* out0;
@@ -24,7 +24,7 @@ TGC_STAGE(contract_matmul_405f739dca,
   float sum[8][4] = {};
   float a[2][8], b[2][4];
   const int k_begin = k_slice * 1024;
-  const int k_last = k_begin + 1024 < 1024 ? k_begin + 1024 : 1024;
+  const int k_end = k_begin + 1024 < 1024 ? k_begin + 1024 : 1024;
   const int step_b = (tile_n * 256) / 4 + threadIdx.x % 64;
   const int offset1 = step_b * 4;
 
@@ -35,7 +35,7 @@ TGC_STAGE(contract_matmul_405f739dca,
       const int row = threadIdx.x / 16;
       const int m = tile_m * 8 + row;
       prefetch_a[0] = 0.0f;
-      if (m < 8 && step_a < k_last && row < 8) {
+      if (m < 8 && step_a < k_end && row < 8) {
         const float in0 = tgc_load(p.in0, m * 1024 + offset0);
         prefetch_a[0] = in0;
       }
@@ -47,7 +47,7 @@ TGC_STAGE(contract_matmul_405f739dca,
         const int k = k_first + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (k < k_last && step_b < 16384) {
+        if (k < k_end && step_b < 16384) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 65536 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -100,7 +100,7 @@ TGC_STAGE(contract_matmul_405f739dca,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 16) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 16) {
     fetch(k_first + 16);  // beyond the last tile nothing is loaded
 #pragma unroll
     for (int step = 0; step < 4; step++) {

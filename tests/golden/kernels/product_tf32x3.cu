@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
+TGC_STAGE(contract_matmul_add_maximum_f8301503f9,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -27,15 +27,15 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
     const int tile_m = band + tile_index % 64 % band_rows;
     const int tile_n = tile_index % 64 / band_rows;
     const int k_begin = k_slice * 512;
-    const int k_last = k_begin + 512 < 512 ? k_begin + 512 : 512;
+    const int k_end = k_begin + 512 < 512 ? k_begin + 512 : 512;
     auto copy = [&](int k_first, int slot) {
-      if (k_first < k_last) {
+      if (k_first < k_end) {
         const int step_a = (k_first) / 4 + threadIdx.x % 8;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const int row = i * 32 + threadIdx.x / 8;
           const int m = tile_m * 128 + row;
-          const bool inside = m < 2048 && step_a * 4 < k_last;
+          const bool inside = m < 2048 && step_a * 4 < k_end;
           tgc_copy_async16(shared_a + slot * 18432 + row * 144 + ((threadIdx.x % 8) * 4) * 4,
                            p.in0 + (inside ? m * 512 + step_a * 4 : 0), inside);
         }
@@ -43,7 +43,7 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
       tgc_copy_commit();
     };
     auto fetch_parts = [&](int k_first) {
-      if (k_first >= k_last) return;
+      if (k_first >= k_end) return;
       const int step_b = k_first / 4 + threadIdx.x % 8;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -51,7 +51,7 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
         const int n = tile_n * 128 + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (n < 1024 && step_b * 4 < k_last) {
+        if (n < 1024 && step_b * 4 < k_end) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, n * 512 + step_b * 4);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -98,15 +98,15 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
     const int tile_m = band + tile_index % 64 % band_rows;
     const int tile_n = tile_index % 64 / band_rows;
     const int k_begin = k_slice * 512;
-    const int k_last = k_begin + 512 < 512 ? k_begin + 512 : 512;
+    const int k_end = k_begin + 512 < 512 ? k_begin + 512 : 512;
     auto copy = [&](int k_first, int slot) {
-      if (k_first < k_last) {
+      if (k_first < k_end) {
         const int step_a = (k_first) / 4 + threadIdx.x % 8;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const int row = i * 32 + threadIdx.x / 8;
           const int m = tile_m * 128 + row;
-          const bool inside = m < 2048 && step_a * 4 < k_last;
+          const bool inside = m < 2048 && step_a * 4 < k_end;
           tgc_copy_async16(shared_a + slot * 18432 + row * 144 + ((threadIdx.x % 8) * 4) * 4,
                            p.in0 + (inside ? m * 512 + step_a * 4 : 0), inside);
         }
@@ -114,7 +114,7 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
       tgc_copy_commit();
     };
     auto fetch_parts = [&](int k_first) {
-      if (k_first >= k_last) return;
+      if (k_first >= k_end) return;
       const int step_b = k_first / 4 + threadIdx.x % 8;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -122,7 +122,7 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
         const int n = tile_n * 128 + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
-        if (n < 1024 && step_b * 4 < k_last) {
+        if (n < 1024 && step_b * 4 < k_end) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, n * 512 + step_b * 4);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
@@ -159,7 +159,7 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
     tgc_proxy_fence();
     __syncthreads();
 #pragma unroll 1
-    for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+    for (int k_first = k_begin; k_first < k_end; k_first += 32) {
       unsigned high[4][4], low[4][4];
 #pragma unroll
       for (int step = 0; step < 4; step++) {
@@ -201,7 +201,7 @@ TGC_STAGE(contract_matmul_add_maximum_15e86e4c5b,
     auto exact = [&](int m, int n) {
       float sum = 0;
 #pragma unroll 1
-      for (int k = k_begin; k < k_last && sum == sum; k++) {
+      for (int k = k_begin; k < k_end && sum == sum; k++) {
         const float in0 = tgc_load(p.in0, m * 512 + k);
         const float in1_1 = tgc_load(p.in1, n * 512 + k);
         sum = tgc_fma(in0, in1_1, sum);

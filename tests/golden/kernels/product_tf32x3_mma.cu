@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
+TGC_STAGE(contract_matmul_add_maximum_a9eb12f579,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -16,7 +16,7 @@ TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
   const int tile_m = band + tile_index % 64 % band_rows;
   const int tile_n = tile_index % 64 / band_rows;
   const int k_begin = k_slice * 512;
-  const int k_last = k_begin + 512 < 512 ? k_begin + 512 : 512;
+  const int k_end = k_begin + 512 < 512 ? k_begin + 512 : 512;
   char* const shared_a = smem;
   char* const shared_b = smem + 4 * 10240;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -24,14 +24,14 @@ TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
   float sum[4][4][4] = {};
   unsigned a[2][4][4], b[2][4][2];
   auto fetch = [&](int k_first, int slot) {
-    if (k_first < k_last) {
+    if (k_first < k_end) {
       {
         const int step_a = (k_first) / 4 + threadIdx.x % 4;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           const int row = i * 64 + threadIdx.x / 4;
           const int m = tile_m * 128 + row;
-          const bool inside = m < 2048 && step_a * 4 < k_last;
+          const bool inside = m < 2048 && step_a * 4 < k_end;
           tgc_copy_async16(shared_a + slot * 10240 + row * 80 + ((threadIdx.x % 4) * 4) * 4,
                            p.in0 + (inside ? m * 512 + step_a * 4 : 0), inside);
         }
@@ -42,7 +42,7 @@ TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
         for (int i = 0; i < 2; i++) {
           const int row = i * 64 + threadIdx.x / 4;
           const int n = tile_n * 128 + row;
-          const bool inside = n < 1024 && step_b * 4 < k_last;
+          const bool inside = n < 1024 && step_b * 4 < k_end;
           tgc_copy_async16(shared_b + slot * 10240 + row * 80 + ((threadIdx.x % 4) * 4) * 4,
                            p.in1 + (inside ? n * 512 + step_b * 4 : 0), inside);
         }
@@ -51,7 +51,7 @@ TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
     tgc_copy_commit();
   };
   auto put = [&](int k_first, int slot) {
-    if (k_first >= k_last) return;
+    if (k_first >= k_end) return;
   };
 
   const char* const matrix_a = shared_a + (warp_m + lane % 16) * 80 + lane / 16 * 16;
@@ -76,7 +76,7 @@ TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
   }
   int slot = 0, free_slot = 3;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 16) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 16) {
     tgc_copy_wait<4 - 2>();
     __syncthreads();  // the slot is full, and no warp reads the one before it any more
     const int k_next = k_first + 3 * 16;
@@ -115,7 +115,7 @@ TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
   auto exact = [&](int m, int n) {
     float sum = 0;
 #pragma unroll 1
-    for (int k = k_begin; k < k_last && sum == sum; k++) {
+    for (int k = k_begin; k < k_end && sum == sum; k++) {
       const float in0 = tgc_load(p.in0, m * 512 + k);
       const float in1 = tgc_load(p.in1, n * 512 + k);
       sum = tgc_fma(in0, in1, sum);

@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (4096, 4096) bfloat16.
 // Grid 132 x 256 threads, 100671488 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_81d92fef3d,
+TGC_STAGE(contract_matmul_add_maximum_cebd3b75c4,
   tgc_tensor_map map_in1;
   tgc_tensor_map map_in2;
   const tgc_bfloat16* in0;
@@ -40,9 +40,9 @@ TGC_STAGE(contract_matmul_add_maximum_81d92fef3d,
         const int tile_m = band + tile_index % 128 % band_rows;
         const int tile_n = tile_index % 128 / band_rows;
         const int k_begin = k_slice * 4096;
-        const int k_last = k_begin + 4096 < 4096 ? k_begin + 4096 : 4096;
+        const int k_end = k_begin + 4096 < 4096 ? k_begin + 4096 : 4096;
 #pragma unroll 1
-        for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+        for (int k_first = k_begin; k_first < k_end; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
           if (producer == 0) tgc_barrier_expect(full + slot, 49152);
           if (producer == 0) {
@@ -81,12 +81,12 @@ TGC_STAGE(contract_matmul_add_maximum_81d92fef3d,
       const int tile_m = band + tile_index % 128 % band_rows;
       const int tile_n = tile_index % 128 / band_rows;
       const int k_begin = k_slice * 4096;
-      const int k_last = k_begin + 4096 < 4096 ? k_begin + 4096 : 4096;
+      const int k_end = k_begin + 4096 < 4096 ? k_begin + 4096 : 4096;
       float sum[1][128];
       int slot = turn % 4;
       unsigned parity = turn / 4 % 2;
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 64) {
         tgc_barrier_wait(full + slot, parity);
         tgc_wgmma_fence();
 #pragma unroll

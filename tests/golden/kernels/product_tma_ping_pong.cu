@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (8192, 3072) bfloat16.
 // Grid 132 x 256 threads, 67639296 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_3267bb0fba,
+TGC_STAGE(contract_matmul_add_maximum_5d45e5556f,
   tgc_tensor_map map_in1;
   tgc_tensor_map map_in2;
   const tgc_bfloat16* in0;
@@ -40,9 +40,9 @@ TGC_STAGE(contract_matmul_add_maximum_3267bb0fba,
         const int tile_m = band + tile_index % 192 % band_rows;
         const int tile_n = tile_index % 192 / band_rows;
         const int k_begin = k_slice * 768;
-        const int k_last = k_begin + 768 < 768 ? k_begin + 768 : 768;
+        const int k_end = k_begin + 768 < 768 ? k_begin + 768 : 768;
 #pragma unroll 1
-        for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+        for (int k_first = k_begin; k_first < k_end; k_first += 64) {
           tgc_barrier_wait(empty + slot, parity);
           if (producer == 0) tgc_barrier_expect(full + slot, 32768);
           if (producer == 0) {
@@ -75,8 +75,8 @@ TGC_STAGE(contract_matmul_add_maximum_3267bb0fba,
     auto turns = [&](int block) {
       const int k_slice = block / 1536;
       const int k_begin = k_slice * 768;
-      const int k_last = k_begin + 768 < 768 ? k_begin + 768 : 768;
-      return (k_last - k_begin + 64 - 1) / 64;
+      const int k_end = k_begin + 768 < 768 ? k_begin + 768 : 768;
+      return (k_end - k_begin + 64 - 1) / 64;
     };
     // The second warpgroup begins with the block's second tile, and lets the first one multiply.
     if (group == 1) {
@@ -93,13 +93,13 @@ TGC_STAGE(contract_matmul_add_maximum_3267bb0fba,
       const int tile_m = band + tile_index % 192 % band_rows;
       const int tile_n = tile_index % 192 / band_rows;
       const int k_begin = k_slice * 768;
-      const int k_last = k_begin + 768 < 768 ? k_begin + 768 : 768;
+      const int k_end = k_begin + 768 < 768 ? k_begin + 768 : 768;
       float sum[2][64];
       int slot = turn % 6;
       unsigned parity = turn / 6 % 2;
       tgc_named_barrier(1 + group, 256);  // its turn to multiply
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+      for (int k_first = k_begin; k_first < k_end; k_first += 64) {
         tgc_barrier_wait(full + slot, parity);
         tgc_wgmma_fence();
 #pragma unroll

@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (1536, 1024) bfloat16.
 // Grid 96 x 256 threads, 5769216 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_80897f4099,
+TGC_STAGE(contract_matmul_add_maximum_d8580367c8,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -28,16 +28,16 @@ TGC_STAGE(contract_matmul_add_maximum_80897f4099,
     const int tile_m = band + tile_index % 64 % band_rows;
     const int tile_n = tile_index % 64 / band_rows;
     const int k_begin = k_slice * 512;
-    const int k_last = k_begin + 512 < 512 ? k_begin + 512 : 512;
+    const int k_end = k_begin + 512 < 512 ? k_begin + 512 : 512;
     auto fetch = [&](int k_first, int slot) {
-      if (k_first < k_last) {
+      if (k_first < k_end) {
         {
           const int step_a = (k_first) / 8 + threadIdx.x % 8;
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             const int row = i * 32 + threadIdx.x / 8;
             const int m = tile_m * 128 + row;
-            const bool inside = m < 1536 && step_a * 8 < k_last;
+            const bool inside = m < 1536 && step_a * 8 < k_end;
             tgc_copy_async16(shared_a + slot * 16384 + row * 128 + ((((threadIdx.x % 8) * 8) / 8 % 8) ^ row %
                 8) * 16 + ((threadIdx.x % 8) * 8) % 8 * 2,
                              p.in0 + (inside ? m * 512 + step_a * 8 : 0), inside);
@@ -49,7 +49,7 @@ TGC_STAGE(contract_matmul_add_maximum_80897f4099,
           for (int i = 0; i < 4; i++) {
             const int row = i * 32 + threadIdx.x / 8;
             const int n = tile_n * 128 + row;
-            const bool inside = n < 1024 && step_b * 8 < k_last;
+            const bool inside = n < 1024 && step_b * 8 < k_end;
             tgc_copy_async16(shared_b + slot * 16384 + row * 128 + ((((threadIdx.x % 8) * 8) / 8 % 8) ^ row %
                 8) * 16 + ((threadIdx.x % 8) * 8) % 8 * 2,
                              p.in1 + (inside ? n * 512 + step_b * 8 : 0), inside);
@@ -59,7 +59,7 @@ TGC_STAGE(contract_matmul_add_maximum_80897f4099,
       tgc_copy_commit();
     };
     auto put = [&](int k_first, int slot) {
-      if (k_first >= k_last) return;
+      if (k_first >= k_end) return;
     };
     #pragma unroll 1
     for (int slot = 0; slot < 2; slot++) {
@@ -79,16 +79,16 @@ TGC_STAGE(contract_matmul_add_maximum_80897f4099,
     const int tile_m = band + tile_index % 64 % band_rows;
     const int tile_n = tile_index % 64 / band_rows;
     const int k_begin = k_slice * 512;
-    const int k_last = k_begin + 512 < 512 ? k_begin + 512 : 512;
+    const int k_end = k_begin + 512 < 512 ? k_begin + 512 : 512;
     auto fetch = [&](int k_first, int slot) {
-      if (k_first < k_last) {
+      if (k_first < k_end) {
         {
           const int step_a = (k_first) / 8 + threadIdx.x % 8;
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             const int row = i * 32 + threadIdx.x / 8;
             const int m = tile_m * 128 + row;
-            const bool inside = m < 1536 && step_a * 8 < k_last;
+            const bool inside = m < 1536 && step_a * 8 < k_end;
             tgc_copy_async16(shared_a + slot * 16384 + row * 128 + ((((threadIdx.x % 8) * 8) / 8 % 8) ^ row %
                 8) * 16 + ((threadIdx.x % 8) * 8) % 8 * 2,
                              p.in0 + (inside ? m * 512 + step_a * 8 : 0), inside);
@@ -100,7 +100,7 @@ TGC_STAGE(contract_matmul_add_maximum_80897f4099,
           for (int i = 0; i < 4; i++) {
             const int row = i * 32 + threadIdx.x / 8;
             const int n = tile_n * 128 + row;
-            const bool inside = n < 1024 && step_b * 8 < k_last;
+            const bool inside = n < 1024 && step_b * 8 < k_end;
             tgc_copy_async16(shared_b + slot * 16384 + row * 128 + ((((threadIdx.x % 8) * 8) / 8 % 8) ^ row %
                 8) * 16 + ((threadIdx.x % 8) * 8) % 8 * 2,
                              p.in1 + (inside ? n * 512 + step_b * 8 : 0), inside);
@@ -110,12 +110,12 @@ TGC_STAGE(contract_matmul_add_maximum_80897f4099,
       tgc_copy_commit();
     };
     auto put = [&](int k_first, int slot) {
-      if (k_first >= k_last) return;
+      if (k_first >= k_end) return;
     };
     float sum[1][64] = {};
     int slot = 0, free_slot = 2;
 #pragma unroll 1
-    for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+    for (int k_first = k_begin; k_first < k_end; k_first += 64) {
       tgc_copy_wait<4 - 3>();
       tgc_proxy_fence();
       __syncthreads();  // the slot is full, and the products of the turn before the last are complete

@@ -123,7 +123,7 @@ TGC_STAGE(pack_f88df8172f,
 // contract 36 x 64 x 64 x 32, tiles of 32 x 32 x 32, split-K 1, 9437184 FLOPs: matmul.
 // Stores matmul (36, 64, 64) float32.
 // Grid 144 x 256 threads, 1179648 bytes moved at least.
-TGC_STAGE(contract_matmul_37726f7296,
+TGC_STAGE(contract_matmul_5a453213b6,
   const float* in0;
   const float* in1;
   float* out0;
@@ -146,7 +146,7 @@ TGC_STAGE(contract_matmul_37726f7296,
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = k_slice * 32;
-  const int k_last = k_begin + 32 < 32 ? k_begin + 32 : 32;
+  const int k_end = k_begin + 32 < 32 ? k_begin + 32 : 32;
   const int step_b = (tile_n * 32) / 4 + threadIdx.x % 8;
   const int offset1 = batch * 2048 + step_b * 4;
 
@@ -158,7 +158,7 @@ TGC_STAGE(contract_matmul_37726f7296,
       const int m = tile_m * 32 + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
-      if (m < 64 && step_a * 4 < k_last) {
+      if (m < 64 && step_a * 4 < k_end) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 32 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -172,7 +172,7 @@ TGC_STAGE(contract_matmul_37726f7296,
       const int k = k_first + row;
 #pragma unroll
       for (int v = 0; v < 4; v++) prefetch_b[v] = 0.0f;
-      if (k < k_last && step_b < 16) {
+      if (k < k_end && step_b < 16) {
         const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 64 + offset1);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
@@ -216,7 +216,7 @@ TGC_STAGE(contract_matmul_37726f7296,
   read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += 32) {
+  for (int k_first = k_begin; k_first < k_end; k_first += 32) {
 #pragma unroll
     for (int step = 0; step < 8; step++) {
       if (step + 1 < 8) {

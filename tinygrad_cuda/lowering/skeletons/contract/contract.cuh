@@ -26,7 +26,7 @@ typedef tgc_vector<@type@, @fragment@> fragment;
 @type@ a[2][@rows@], b[2][@cols@];
 @declare_column@
 const int k_begin = k_slice * @chunk@;
-const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
+const int k_end = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
 @outer@
 @prologue@
 
@@ -60,7 +60,7 @@ __syncthreads();
 read(0, 0, 0);
 int buffer = 0;
 #pragma unroll 1
-for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
   @copy_column@
   @fetch_next@
 #pragma unroll

@@ -43,7 +43,7 @@ for (int slot = 0; slot < @stages@ - 1; slot++) {
 }
 int slot = 0, free_slot = @stages@ - 1;
 #pragma unroll 1
-for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
   tgc_copy_wait<@stages@ - 2>();
   __syncthreads();  // the slot is full, and no warp reads the one before it any more
   const int k_next = k_first + (@stages@ - 1) * @tile_k@;
@@ -78,10 +78,10 @@ const int tile_n = tile_index % (@band@ * @grid_n@) / band_rows;
 @tile@
 @outer@
 const int k_begin = k_slice * @chunk@;
-const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
+const int k_end = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
 //@ pipeline
 auto fetch = [&](int k_first, int slot) {
-  if (k_first < k_last) {
+  if (k_first < k_end) {
     {
       @fetch_a@
     }
@@ -92,7 +92,7 @@ auto fetch = [&](int k_first, int slot) {
   tgc_copy_commit();
 };
 auto put = [&](int k_first, int slot) {
-  if (k_first >= k_last) return;
+  if (k_first >= k_end) return;
   @put_a@
   @put_b@
 };
@@ -135,7 +135,7 @@ unsigned zeros;
 {
   const int @strided@ = k_first + threadIdx.x % @length@ * @rows@ + @row@;
   @computed@
-  zeros = @strided@ < k_last ? @outside@ : ~0u;
+  zeros = @strided@ < k_end ? @outside@ : ~0u;
   @zeros@
 }
 #pragma unroll

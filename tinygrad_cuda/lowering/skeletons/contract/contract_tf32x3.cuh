@@ -40,7 +40,7 @@ for (int j = 0; j < @tiles_8@; j++) {
 auto exact = [&](int m, int n) {
   float sum = 0;
 #pragma unroll 1
-  for (int k = k_begin; k < k_last && sum == sum; k++) {
+  for (int k = k_begin; k < k_end && sum == sum; k++) {
     @load@
     sum = tgc_fma(@a@, @b@, sum);
   }
@@ -85,7 +85,7 @@ for (int block = virtual_block; block < @tiles@; block += @blocks@) {
   tgc_proxy_fence();
   __syncthreads();
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+  for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
     unsigned high[@steps@][4], low[@steps@][4];
 #pragma unroll
     for (int step = 0; step < @steps@; step++) {
@@ -135,13 +135,13 @@ for (int q = 0; q < @warp_n@ / 2; q++) sum[0][q] += part[q];
 //@ pipeline
 @loads@
 auto copy = [&](int k_first, int slot) {
-  if (k_first < k_last) {
+  if (k_first < k_end) {
     @put_a@
   }
   tgc_copy_commit();
 };
 auto fetch_parts = [&](int k_first) {
-  if (k_first >= k_last) return;
+  if (k_first >= k_end) return;
   @fetch_b@
 };
 auto put_parts = [&](int turn) {
@@ -164,6 +164,6 @@ auto put_parts = [&](int turn) {
 };
 //@ loads
 auto fetch = [&](int k_first) {
-  if (k_first >= k_last) return;
+  if (k_first >= k_end) return;
   @fetch_a@
 };

@@ -72,7 +72,7 @@ if (threadIdx.x < 128) {
     for (int block = @fetch_begin@; block < @last@; @fetch_next@) {
       @fetches@
 #pragma unroll 1
-      for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+      for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
         tgc_barrier_wait(empty + slot, parity);
         if (producer == 0) tgc_barrier_expect(full + slot, @bytes_a@ + @bytes_b@);
         @load_a@
@@ -104,7 +104,7 @@ if (threadIdx.x < 128) {
     unsigned parity = turn / @stages@ % 2;
     @enter@
 #pragma unroll 1
-    for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+    for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
       tgc_barrier_wait(full + slot, parity);
       @await_ready@
       @products@
@@ -178,9 +178,9 @@ if (lane == 0) tgc_barrier_arrive(empty + slot);
   for (int block = @fetch_begin@; block < @last@; @fetch_next@) {
     const int k_slice = block / @grid@ / @batches@;
     const int k_begin = k_slice * @chunk@;
-    const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
+    const int k_end = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
 #pragma unroll 1
-    for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+    for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
       tgc_barrier_wait(full + slot, parity);
 #pragma unroll 1
       for (int box = warp; box < @boxes_b@; box += 4) {
@@ -234,8 +234,8 @@ for (int box = 0; box < @boxes@; box++) {
 auto turns = [&](int block) {
   const int k_slice = block / @grid@ / @batches@;
   const int k_begin = k_slice * @chunk@;
-  const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
-  return (k_last - k_begin + @tile_k@ - 1) / @tile_k@;
+  const int k_end = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
+  return (k_end - k_begin + @tile_k@ - 1) / @tile_k@;
 };
 //@ first
 // The second warpgroup begins with the block's second tile, and lets the first one multiply.
@@ -258,8 +258,8 @@ const int unit = block / length;  // the tile, of those of all batches
 @outer@
 const int k_begin = (first_turn + block % length) * @tile_k@;
 const int turn_end = share_end - unit * length < length ? share_end - unit * length : length;
-const int k_end = (first_turn + turn_end) * @tile_k@;
-const int k_last = k_end < @k@ ? k_end : @k@;
+const int k_unclamped = (first_turn + turn_end) * @tile_k@;
+const int k_end = k_unclamped < @k@ ? k_unclamped : @k@;
 //@ share_first
 // Each launch adds as much to each flag: @pieces@, where nobody waits for the block's sums at once.
 const int own_flag = number * @warps@ + warp;
@@ -322,4 +322,4 @@ const int unit = block / @slices@;  // the tile, of those of all batches
 @tile@
 @outer@
 const int k_begin = block % @slices@ * @chunk@;
-const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
+const int k_end = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;

@@ -40,7 +40,7 @@ for (int block = virtual_block; block < @tiles@; block += @blocks@) {
   float sum[@tiles_m@][@group_n@ / 2] = {};
   int slot = 0, free_slot = @stages@ - 2;
 #pragma unroll 1
-  for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+  for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
     tgc_copy_wait<@stages@ - 3>();
     tgc_proxy_fence();
     __syncthreads();  // the slot is full, and the products of the turn before the last are complete

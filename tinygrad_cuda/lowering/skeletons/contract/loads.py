@@ -483,13 +483,13 @@ def _written(
     contiguous = steps * width + v
     other, k = (strided, contiguous) if threads.contiguous == "k" else (contiguous, strided)
     node, at = source.node, source.at(ix.variable("batch", source.batches), other, k)
-    last = "k_last" if threads.strided == "k" else str(strided_extent)
+    end = "k_end" if threads.strided == "k" else str(strided_extent)
     step_in_bounds = (
-        f"{times(step_name, width)} < k_last"
+        f"{times(step_name, width)} < k_end"
         if threads.contiguous == "k"
         else (f"{step_name} < {extent // width}")
     )
-    in_bounds = [f"{threads.strided} < {last}", step_in_bounds]
+    in_bounds = [f"{threads.strided} < {end}", step_in_bounds]
     if threads.strided_size % threads.rows:
         in_bounds.append(f"row < {threads.strided_size}")
     mask = None
@@ -503,7 +503,7 @@ def _written(
         thread.lines += [
             f"{name} &= {test} ? -1 : {_signed(~cases)};" for test, cases in mask.clears
         ]
-        valid = " && ".join([f"{threads.strided} < {last}", *in_bounds[2:]])
+        valid = " && ".join([f"{threads.strided} < {end}", *in_bounds[2:]])
         in_bounds = [
             f"({name} & {reader.table.column(f'{valid} ? (int)(1u << ({mask.case})) : 0')}) != 0"
         ]

@@ -481,8 +481,8 @@ def _copied(
     first = f"tile_{source.other} * {source.tile}"
     reader.scopes = [outer, Scope(), Scope(threads.strided, step), Scope("v")]
     bounds = [
-        f"{threads.strided} < {strided_extent if along_k else 'k_last'}",
-        f"{step} * {tile.vector} < {'k_last' if along_k else extent}",
+        f"{threads.strided} < {strided_extent if along_k else 'k_end'}",
+        f"{step} * {tile.vector} < {'k_end' if along_k else extent}",
         *([reader.guard_text(runs.guard)] if runs.guard else []),
     ]
     start = f"({'k_first' if along_k else first}) / {tile.vector}"
@@ -558,9 +558,9 @@ def _cases(
     side, step, (thread, _) = source.name, f"step_{source.name}", threads.offsets
     first = "k_first" if along_k else f"tile_{source.other} * {source.tile}"
     start = "" if tiled else f"({first}) / {tile.vector} + "
-    last = "k_last" if along_k else threads.extents[0]
+    end = "k_end" if along_k else threads.extents[0]
     beyond = "" if tiled else f" : 1u << {OUTSIDE}"
-    inside = "" if tiled else f"{step} * {tile.vector} < {last} ? "
+    inside = "" if tiled else f"{step} * {tile.vector} < {end} ? "
     return [
         *([f"const int k_tile = k_first / {tile.k};"] if tiled else []),
         f"const int {step} = {start}{thread};",
