@@ -69,7 +69,7 @@ TGC_STAGE(pack_2f49a2f45f,
 // contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.
 // Stores matmul (32, 64, 16, 16) float16.
 // Grid 256 x 256 threads, 2170880 bytes moved at least.
-TGC_STAGE(contract_matmul_c80e00d871,
+TGC_STAGE(contract_matmul_dd4d9ef390,
   const tgc_half* in0;
   const tgc_half* in1;
   tgc_half* out0;
@@ -89,17 +89,17 @@ TGC_STAGE(contract_matmul_c80e00d871,
   const int warp_m = warp / 2 * 16, warp_n = warp % 2 * 16;
   float sum[1][2][4] = {};
   unsigned a[2][1][4], b[2][2][2];
-  // Where each row begins, and a bit for each case of k in which it is zeros.
+  // Where each row begins, and its mask of padding: a bit for each filter tap that is out of bounds.
   int begin_b[1];
-  unsigned zeros_b[1];
+  unsigned out_of_bounds_b[1];
   const int n = tile_n * 32 + threadIdx.x / 8;
   begin_b[0] = n * 64;
-  unsigned zeros = n < 8192 ? 0u : ~0u;
-  if (!(n / 16 % 16 >= 1)) zeros |= 1u;
-  if (!(n / 16 % 16 < 15)) zeros |= 4u;
-  if (!(n % 16 >= 1)) zeros |= 8u;
-  if (!(n % 16 < 15)) zeros |= 32u;
-  zeros_b[0] = zeros;
+  unsigned out_of_bounds = n < 8192 ? 0u : ~0u;
+  if (!(n / 16 % 16 >= 1)) out_of_bounds |= 1u;
+  if (!(n / 16 % 16 < 15)) out_of_bounds |= 4u;
+  if (!(n % 16 >= 1)) out_of_bounds |= 8u;
+  if (!(n % 16 < 15)) out_of_bounds |= 32u;
+  out_of_bounds_b[0] = out_of_bounds;
   auto fetch = [&](int k_first, int slot) {
     if (k_first < k_end) {
       {
@@ -117,10 +117,10 @@ TGC_STAGE(contract_matmul_c80e00d871,
         const int k_tile = k_first / 64;
         const int step_b = threadIdx.x % 8;
         const tgc_half* const from_b = p.in1 + (k_tile / 3 * 1024 + k_tile % 3 * 64 + step_b * 8 - 1088);
-        const unsigned case_b = 1u << (k_tile / 3) | 1u << (k_tile % 3 + 3);
+        const unsigned taps_b = 1u << (k_tile / 3) | 1u << (k_tile % 3 + 3);
         const int row = threadIdx.x / 8;
         tgc_copy_async16(shared_b + slot * 4608 + row * 144 + ((threadIdx.x % 8) * 8) * 2,
-                         from_b + begin_b[0], (zeros_b[0] & case_b) == 0);
+                         from_b + begin_b[0], (out_of_bounds_b[0] & taps_b) == 0);
       }
     }
     tgc_copy_commit();

@@ -28,7 +28,7 @@ typedef tgc_vector<@type@, @fragment@> fragment;
 const int k_begin = k_slice * @chunk@;
 const int k_end = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
 @outer@
-@prologue@
+@setup@
 
 auto fetch = [&](int k_first) {
   {

@@ -204,7 +204,7 @@ def _product(problem: TiledContraction[Tile]) -> Stage:
         width_a=a.threads.width,
         width_b=b.threads.width,
         outer=outer.lines,
-        prologue=[
+        setup=[
             *a.before,
             *b.before,
             *(["__syncthreads();"] if a.shared + b.shared else []),

@@ -19,7 +19,7 @@ const int warp_m = warp / @warps_n@ * @warp_m@, warp_n = warp % @warps_n@ * @war
 float sum[@tiles_m@][@tiles_8@][4] = {};
 unsigned a[2][@tiles_m@][4], b[2][@tiles_8@][2];
 @declare@
-@prologue@
+@setup@
 
 const char* const matrix_a = shared_a + @matrix_a@;
 const char* const matrix_b = shared_b + @matrix_b@;
@@ -108,16 +108,16 @@ for (int i = 0; i < @loads@; i++) {
                    @pointer@ + (inside ? @index@ : 0), inside);
 }
 //@ rows
-// Where each row begins, and a bit for each case of k in which it is zeros.
+// Where each row begins, and its mask of padding: a bit for each filter tap that is out of bounds.
 int begin_@side@[@loads@];
-unsigned zeros_@side@[@loads@];
+unsigned out_of_bounds_@side@[@loads@];
 #pragma unroll
 for (int i = 0; i < @loads@; i++) {
   const int @strided@ = @strided_first@ + i * @rows@ + @row@;
   begin_@side@[i] = @begin@;
-  unsigned zeros = @strided@ < @extent@ ? @outside@ : ~0u;
-  @zeros@
-  zeros_@side@[i] = zeros;
+  unsigned out_of_bounds = @strided@ < @extent@ ? @outside@ : ~0u;
+  @mark@
+  out_of_bounds_@side@[i] = out_of_bounds;
 }
 //@ copy_rows
 @thread@
@@ -126,25 +126,25 @@ for (int i = 0; i < @loads@; i++) {
   const int row = i * @rows@ + @row@;
   @skip@
   tgc_copy_async16(shared_@side@ + slot * @bytes@ + row * @stride@ + @column@,
-                   from_@side@ + begin_@side@[i], (zeros_@side@[i] & case_@side@) == 0);
+                   from_@side@ + begin_@side@[i], (out_of_bounds_@side@[i] & taps_@side@) == 0);
 }
 //@ copy_shared_rows
-// Each of a row's threads computes where one of its rows begins, and in which cases it is zeros.
+// Each of a row's threads computes where one of its rows begins, and that row's mask of padding.
 @declare@
-unsigned zeros;
+unsigned out_of_bounds;
 {
   const int @strided@ = k_first + threadIdx.x % @length@ * @rows@ + @row@;
   @computed@
-  zeros = @strided@ < k_end ? @outside@ : ~0u;
-  @zeros@
+  out_of_bounds = @strided@ < k_end ? @outside@ : ~0u;
+  @mark@
 }
 #pragma unroll
 for (int i = 0; i < @loads@; i++) {
   const int row = i * @rows@ + @row@;
   @from@
-  const unsigned outside = __shfl_sync(0xffffffffu, zeros, i, @length@);
+  const unsigned mask = __shfl_sync(0xffffffffu, out_of_bounds, i, @length@);
   tgc_copy_async16(shared_@side@ + slot * @bytes@ + row * @stride@ + @column@,
-                   from_@side@ + begin, (outside & case_@side@) == 0);
+                   from_@side@ + begin, (mask & taps_@side@) == 0);
 }
 //@ put
 {

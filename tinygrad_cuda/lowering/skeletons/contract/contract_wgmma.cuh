@@ -24,7 +24,7 @@ const unsigned long long matrix_b =
 
 auto begin = [&](int block) {  // the first copies for a tile of outputs
   @fetches@
-  @prologue@
+  @setup@
   #pragma unroll 1
   for (int slot = 0; slot < @stages@ - 2; slot++) {
     fetch(k_begin + slot * @tile_k@, slot);
@@ -36,7 +36,7 @@ begin(virtual_block);
 #pragma unroll 1
 for (int block = virtual_block; block < @tiles@; block += @blocks@) {
   @fetches@
-  @prologue@
+  @setup@
   float sum[@tiles_m@][@group_n@ / 2] = {};
   int slot = 0, free_slot = @stages@ - 2;
 #pragma unroll 1

@@ -46,7 +46,7 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     Tf32Tile,
     WgmmaTile,
 )
-from tinygrad_cuda.lowering.skeletons.contract.row_copies import OUTSIDE, Rows, rows_of
+from tinygrad_cuda.lowering.skeletons.contract.row_copies import OUTSIDE, Rows, implicit_gemm_rows
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
 
 MMA, WGMMA = "contract_mma.cuh", "contract_wgmma.cuh"
@@ -146,7 +146,7 @@ def body_text(
             MMA, "fetches", **sizes, outer=outer.lines, tile=fill(MMA, "tile", **sizes, block=block)
         ),
         declare=[*a.declare(), *b.declare()],
-        prologue=[*a.before, *b.before, pipeline],
+        setup=[*a.before, *b.before, pipeline],
         products=products,
         results=results,
         tiles=problem.tiles,
@@ -506,11 +506,11 @@ def _copied(
 def _copied_by_row(
     problem: MatrixContraction, threads: ThreadMap, runs: _Runs, reader: Reader, outer: Scope
 ) -> MatrixOperand | None:
-    """Copies of rows that begin at computed positions or hold zeros, if this operand's do."""
+    """Implicit-GEMM copies, if this operand's rows begin at computed positions or have padding."""
     source, tile = threads.source, problem.tile
     row = ix.variable(threads.strided, threads.extents[1])
     along_k, step = threads.contiguous == "k", f"step_{source.name}"
-    rows = None if reader.wide else rows_of(runs.first, runs.guard, row)
+    rows = None if reader.wide else implicit_gemm_rows(runs.first, runs.guard, row)
     if rows is None or not (rows.computed or runs.guard):
         return None
     together = threads.loads > 1 and not threads.skip() and threads.loads <= threads.length <= 32
@@ -520,7 +520,7 @@ def _copied_by_row(
     rows = tiled or rows
     reader.scopes = [outer, Scope(), Scope(threads.strided, step, "k_tile"), Scope("v")]
     thread, first_row = threads.offsets
-    declare = _cases(problem, threads, runs.node, reader, rows, tiled is not None)
+    declare = _taps(problem, threads, runs.node, reader, rows, tiled is not None)
     holes = {
         **_slots(tile, threads),
         "row": first_row,
@@ -531,7 +531,7 @@ def _copied_by_row(
         "length": threads.length,
         "begin": reader.index_text(rows.begin),
         "outside": "0u" if tiled else f"1u << {OUTSIDE}",
-        "zeros": rows.mask,
+        "mark": rows.mark_out_of_bounds,
         "thread": declare,
     }
     if along_k:
@@ -541,7 +541,7 @@ def _copied_by_row(
     return MatrixOperand(threads, declare, shared.splitlines(), [])
 
 
-def _cases(
+def _taps(
     problem: MatrixContraction,
     threads: ThreadMap,
     node: Node,
@@ -549,7 +549,7 @@ def _cases(
     rows: Rows,
     tiled: bool,
 ) -> list[str]:
-    """Statements: what a thread's copies add to the beginnings of rows, and their case.
+    """Statements: what a thread's copies add to the beginnings of rows, and the bits of their taps.
 
     Args:
         tiled: whether they are in terms of a tile of k, of which none is cut off.
@@ -566,21 +566,21 @@ def _cases(
         f"const int {step} = {start}{thread};",
         f"const {node.dtype.c}* const from_{side} = {reader.words.read(node)} + "
         f"({reader.index_text(rows.rest)});",
-        f"const unsigned case_{side} = {inside}{rows.case}{beyond};",
+        f"const unsigned taps_{side} = {inside}{rows.tap_bits}{beyond};",
     ]
 
 
 def _rows_by_tile(
     problem: MatrixContraction, threads: ThreadMap, reader: Reader, row: Index
 ) -> Rows | None:
-    """The rows by a tile's number and a run's in it: most tiles are of one case for all threads."""
+    """The rows by a tile's number and a run's in it: in most tiles all threads are at one tap."""
     tile, length = problem.tile, threads.length
     if problem.k % tile.k:
         return None
     number = ix.variable("k_tile", problem.k // tile.k) * length
     step = ix.variable(f"step_{threads.source.name}", length)
     runs = _runs(problem, threads, reader, number + step)
-    return runs and rows_of(runs.first, runs.guard, row)
+    return runs and implicit_gemm_rows(runs.first, runs.guard, row)
 
 
 def _row_begins(threads: ThreadMap, computed: bool, holes: dict[str, Any]) -> dict[str, Any]:

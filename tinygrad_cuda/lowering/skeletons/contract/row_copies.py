@@ -1,8 +1,8 @@
-"""Copies of rows that begin at computed positions, or hold zeros at some values of k: windows.
+"""Implicit GEMM: a predicate mask of padding, one bit a filter tap.
 
-What depends on the row alone, where it begins and which cases of the other axis are zeros, is
-computed once a tile of outputs, or by one thread for all that copy the row. A copy then adds two
-offsets and tests one bit.
+The operand is windows of an image, copied without im2col. What depends on the row of the product
+alone, where it begins and which taps read padding, is computed once a tile of outputs, or by one
+thread for all that copy the row. A copy then adds two offsets and tests its bits of the mask.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ class Rows:
     Attributes:
         begin: terms of the row alone.
         rest: all others.
-        cases: values of the other axis that conditions depend on, counted from 0, each with the
+        taps: positions in the filter along each axis of the image, counted from 0, each with the
             first of its bits.
-        zeros: conditions of a row, with the bits of the cases that are zeros where one fails.
+        out_of_bounds: conditions of a row, with the bits of the taps that read padding where one
+            fails.
     """
 
     begin: Index
     rest: Index
-    cases: tuple[tuple[Index, int], ...]
-    zeros: tuple[tuple[str, int], ...]
+    taps: tuple[tuple[Index, int], ...]
+    out_of_bounds: tuple[tuple[str, int], ...]
 
     @property
     def computed(self) -> bool:
@@ -42,23 +43,23 @@ class Rows:
         return any(isinstance(term, Compound) for _, term in self.begin.terms)
 
     @property
-    def case(self) -> str:
-        """C text of the bits of a value of the other axis."""
-        numbers = [ix.render(case + bit, False) for case, bit in self.cases]
+    def tap_bits(self) -> str:
+        """C text of the bits of a tap: one for each axis of the image."""
+        numbers = [ix.render(tap + bit, False) for tap, bit in self.taps]
         return " | ".join(f"1u << ({number})" for number in numbers) or "1u"
 
     @property
-    def mask(self) -> list[str]:
-        """Statements that add the bits of a row's cases of zeros to its mask."""
-        return [f"if (!({test})) zeros |= {bits}u;" for test, bits in self.zeros]
+    def mark_out_of_bounds(self) -> list[str]:
+        """Statements that set the bits of the taps that read padding."""
+        return [f"if (!({test})) out_of_bounds |= {bits}u;" for test, bits in self.out_of_bounds]
 
 
-def rows_of(index: Index, guard: Guard, row: Index) -> Rows | None:
+def implicit_gemm_rows(index: Index, guard: Guard, row: Index) -> Rows | None:
     """An index and its guard by axis; None where terms have both, or a mask has too few bits.
 
     Args:
         index: the position in memory.
-        guard: where it is not of zeros.
+        guard: where it is not padding.
         row: the variable of the row.
     """
     leaf = row.terms[0][1] if row.terms else None
@@ -66,7 +67,7 @@ def rows_of(index: Index, guard: Guard, row: Index) -> Rows | None:
         return None
     begin, rest, mixed = separated(index.expanded(), leaf)
     bounds: list[tuple[Index, Index | None, int]] = []
-    first: dict[Index, int] = {}  # of each case's bits
+    first_bit: dict[Index, int] = {}  # of the taps along an axis
     used = 0
     for condition in guard:
         own, other, both = separated(condition.index.expanded(), leaf)
@@ -75,35 +76,35 @@ def rows_of(index: Index, guard: Guard, row: Index) -> Rows | None:
         if not other.terms:
             bounds.append((own + other.constant, None, 0))
             continue
-        case, scale = _lowest(other)
-        if case not in first:
-            first[case] = used
-            used += case.high - case.low + 1
-        bounds.append((own + other.constant, case, scale))
+        tap, scale = _lowest(other)
+        if tap not in first_bit:
+            first_bit[tap] = used
+            used += tap.high - tap.low + 1
+        bounds.append((own + other.constant, tap, scale))
     if mixed or used > OUTSIDE:
         return None
-    cases = tuple((case - case.low, bit) for case, bit in first.items())
-    return Rows(begin, rest, cases, _zeros(bounds, first))
+    taps = tuple((tap - tap.low, bit) for tap, bit in first_bit.items())
+    return Rows(begin, rest, taps, _out_of_bounds(bounds, first_bit))
 
 
 def _lowest(index: Index) -> tuple[Index, int]:
-    """(case, scale) with scale * case the terms of an index, in lowest terms."""
+    """(tap, scale) with scale * tap the terms of an index, in lowest terms."""
     scale = gcd(*(c for c, _ in index.terms))
     scale = scale if index.terms[0][0] > 0 else -scale
     return Index(tuple((c // scale, term) for c, term in index.terms), 0), scale
 
 
-def _zeros(
-    bounds: Sequence[tuple[Index, Index | None, int]], first: dict[Index, int]
+def _out_of_bounds(
+    bounds: Sequence[tuple[Index, Index | None, int]], first_bit: dict[Index, int]
 ) -> tuple[tuple[str, int], ...]:
-    """Conditions of a row alone, with the bits that fail without them."""
-    zeros: dict[str, int] = {}
-    for own, case, scale in bounds:
-        for value in range(case.low, case.high + 1) if case else (0,):
+    """Conditions of a row alone, with the bits of the taps that need them."""
+    needed_by: dict[str, int] = {}
+    for own, tap, scale in bounds:
+        for value in range(tap.low, tap.high + 1) if tap else (0,):
             holds = ix.nonnegative(own + scale * value)
             if holds is True:
                 continue
             text = "false" if holds is False else holds.render(False)
-            failing = 1 << first[case] + value - case.low if case else (1 << BITS) - 1
-            zeros[text] = zeros.get(text, 0) | failing
-    return tuple(zeros.items())
+            failing = 1 << first_bit[tap] + value - tap.low if tap else (1 << BITS) - 1
+            needed_by[text] = needed_by.get(text, 0) | failing
+    return tuple(needed_by.items())
