@@ -166,7 +166,7 @@ for (int turn = 0; turn < @turns@; turn++) {
 }
 //@ table
 tgc_vector<int, @words@>* const table_@side@ =
-    reinterpret_cast<tgc_vector<int, @words@>*>(smem + @offset@);
+    reinterpret_cast<tgc_vector<int, @words@>*>(smem + @shared_offset@);
 for (int e = threadIdx.x; e < @size@; e += @threads@) {
   const int row = e, @strided@ = @strided_first@ + row;
   tgc_vector<int, @words@> entry;

@@ -379,13 +379,13 @@ class RunsOfRows(ThreadMap):
 
 def fetch_by(threads: ThreadMap, reader: Reader, outer: Scope, dtype: DType) -> Fetch:
     """The loads of a thread map, without an index table."""
-    return _written(threads, reader, outer, dtype, 0, False)
+    return _emit_loads(threads, reader, outer, dtype, 0, False)
 
 
 def operand_fetch(
     source: Source,
     plan: Plan[Any],
-    offset: int,
+    shared_offset: int,
     reader: Reader,
     outer: Scope,
     dtype: DType,
@@ -397,7 +397,7 @@ def operand_fetch(
     Args:
         source: the operand.
         plan: the tile, and how much of k a block has.
-        offset: bytes of shared memory before its table.
+        shared_offset: bytes of shared memory before its table.
         reader: of the kernel.
         outer: the scope around the loop over k.
         dtype: of the operand.
@@ -412,11 +412,11 @@ def operand_fetch(
     threads = ThreadMap(source, plan, contiguous, width, k_major)
     if width > 1:
         trial = Reader(KernelParams(), reader.memory, reader.wide, reader.target)
-        _written(threads, trial, Scope("batch"), dtype, 0, k_major)
+        _emit_loads(threads, trial, Scope("batch"), dtype, 0, k_major)
         keys = [key for scope in trial.scopes for key in scope.memo]
         if not any(type(key) is tuple and key[0] == "vector" for key in keys):
             threads = ThreadMap(source, plan, contiguous, 1, k_major)
-    return _written(threads, reader, outer, dtype, offset, k_major)
+    return _emit_loads(threads, reader, outer, dtype, shared_offset, k_major)
 
 
 def contiguous_axis(source: Source, memory: set[Node]) -> tuple[str, int]:
@@ -460,15 +460,20 @@ def _sectors(indices: list[Index], variable: Index) -> int:
     return count
 
 
-def _written(
+def _emit_loads(
     threads: ThreadMap,
     reader: Reader,
     outer: Scope,
     dtype: DType,
-    offset: int,
-    tabled: bool = True,
+    shared_offset: int,
+    use_table: bool = True,
 ) -> Fetch:
-    """The operand's loads as text, without a table where that would be too large."""
+    """The operand's loads as text, without a table where that would be too large.
+
+    Args:
+        shared_offset: bytes of shared memory before the table.
+        use_table: whether there is one, if it fits.
+    """
     source, width, side = threads.source, threads.width, threads.source.name
     extent, strided_extent = threads.extents
     step_name = f"step_{side}"
@@ -479,7 +484,7 @@ def _written(
     reader.lane = Lane(v, width)
     reader.step = step_name
     leaf = strided.terms[0][1] if strided.terms else None
-    reader.table = Table(side, leaf) if tabled and isinstance(leaf, AffineLeaf) else None
+    reader.table = Table(side, leaf) if use_table and isinstance(leaf, AffineLeaf) else None
     contiguous = steps * width + v
     other, k = (strided, contiguous) if threads.contiguous == "k" else (contiguous, strided)
     node, at = source.node, source.at(ix.variable("batch", source.batches), other, k)
@@ -511,25 +516,25 @@ def _written(
     table, reader.table = reader.table, None
     if table is not None and not table.columns:
         table = None
-    free = reader.target.tile_shared - offset
+    free = reader.target.tile_shared - shared_offset
     if table is not None and (table.too_wide or table.nbytes(threads.table_entries) > free):
-        fetch = _written(threads, reader, outer, dtype, offset, False)
+        fetch = _emit_loads(threads, reader, outer, dtype, shared_offset, False)
         long = threads.contiguous != "k" and threads.plan.chunk > threads.plan.tile.k
         return replace(fetch, table_overflows=long and not table.too_wide)
-    return _filled(threads, reader, dtype, table, in_bounds, offset, value)
+    return _fill_loads(threads, reader, dtype, table, in_bounds, shared_offset, value)
 
 
 def times(text: str, factor: int) -> str:
     return f"{text} * {factor}" if factor > 1 else text
 
 
-def _filled(
+def _fill_loads(
     threads: ThreadMap,
     reader: Reader,
     dtype: DType,
     table: Table | None,
     in_bounds: list[str],
-    offset: int,
+    shared_offset: int,
     value: str,
 ) -> Fetch:
     """The skeleton filled with an operand's loads."""
@@ -559,7 +564,7 @@ def _filled(
             "table",
             **holes,
             words=table.width,
-            offset=offset,
+            shared_offset=shared_offset,
             size=threads.table_entries,
             strided_first=first if threads.contiguous == "k" else "k_begin",
             columns=[f"entry.at[{n}] = {text};" for n, text in enumerate(table.columns)],
