@@ -30,7 +30,7 @@ from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.fusion import LibraryCalls
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
-from tinygrad_cuda.lowering.schedule.stored_quotients import with_stored_quotients
+from tinygrad_cuda.lowering.schedule.stored_softmax import with_stored_softmax
 from tinygrad_cuda.lowering.skeletons.contract.library import LibraryCut, with_epilogues
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.lowering.tuning import Decision
@@ -123,7 +123,7 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
         require_provider(outputs, target.name, target.libraries)
         # A library stores a product as a matrix.
         chosen = choose_algorithms(turn_products(outputs, not settings.provider), target)
-        outputs, choices = with_stored_quotients(chosen.outputs, chosen.choices)
+        outputs, choices = with_stored_softmax(chosen.outputs, chosen.choices)
         decisions = chosen.decisions
     if any(isinstance(choice.cut, LibraryCut) for choice in choices.values()):
         made = _with_libraries(outputs, target, overwrites, choices)

@@ -1,7 +1,7 @@
-"""Powers of a softmax whose quotients are in memory: readers multiply those by the sum again.
+"""Softmax probabilities kept for attention's gradient; numerators are recomputed from them.
 
-Products that copy their operands need the quotients of attention in memory; its gradient reads the
-powers. Made of what the scores are, these would keep a second value of that size for the gradient.
+Products that copy their operands need the probabilities of attention in memory; its gradient reads
+the numerators. Made of what the scores are, these would keep a second value of that size.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tinygrad_cuda.lowering.schedule.fusion import trace
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice
 
 
-def with_stored_quotients(
+def with_stored_softmax(
     outputs: Sequence[Node], choices: Mapping[Node, Choice]
 ) -> tuple[tuple[Node, ...], dict[Node, Choice]]:
-    """The same values up to rounding: ``e`` is read as ``(e / t) t`` behind a stored ``e / t``.
+    """The same values up to rounding: downstream of a stored ``e / t``, ``e`` is ``(e / t) t``.
 
     Args:
         outputs: of a plan.
@@ -25,21 +25,21 @@ def with_stored_quotients(
     """
     operands = [source for node, c in choices.items() if c.copies for source in node.sources]
     stored = dict.fromkeys(trace(source, set()).base for source in operands)
-    quotients = [node for node in stored if node.op is ew.div and node.sources[0].op is ew.exp]
-    if not quotients:
+    probabilities = [node for node in stored if node.op is ew.div and node.sources[0].op is ew.exp]
+    if not probabilities:
         return tuple(outputs), dict(choices)
-    behind = {node: set(topological([node])) for node in quotients}
+    upstream = {node: set(topological([node])) for node in probabilities}
     new: dict[Node, Node] = {}
-    again: dict[Node, Node] = {}
-    for node in topological([*quotients, *outputs]):
+    recomputed: dict[Node, Node] = {}  # numerators, by their probabilities
+    for node in topological([*probabilities, *outputs]):
         sources = [new[source] for source in node.sources]
-        for quotient, before in behind.items():
-            power, total = quotient.sources
-            if power in node.sources and node not in before:
-                if quotient not in again:
-                    again[quotient] = ew.mul(new[quotient], new[total])
+        for softmax, before in upstream.items():
+            numerator, total = softmax.sources
+            if numerator in node.sources and node not in before:
+                if softmax not in recomputed:
+                    recomputed[softmax] = ew.mul(new[softmax], new[total])
                 sources = [
-                    again[quotient] if source is power else made
+                    recomputed[softmax] if source is numerator else made
                     for source, made in zip(node.sources, sources)
                 ]
         new[node] = with_sources(node, tuple(sources))

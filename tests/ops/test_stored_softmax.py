@@ -1,4 +1,4 @@
-"""A softmax whose quotients are in memory as an operand: its gradient reads these alone."""
+"""A softmax whose probabilities are in memory as an operand: its gradient reads these alone."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_a_gradient_of_attention_keeps_one_value_for_each_pair_of_tokens() -> No
     q, k, v = leaves = [variable(new(BATCH, TOKENS, WIDTH)) for _ in range(3)]
     scores = times(contraction.matmul(q, contraction.transpose(k)), 0.125)
     largest = mv.expand(rd.max(common.detach(scores), axes=(2,)), shape=scores.shape)
-    powers = ew.exp(ew.sub(scores, largest))
-    total = mv.expand(rd.sum(powers, axes=(2,)), shape=scores.shape)
-    out = contraction.matmul(ew.div(powers, total), v)
+    numerators = ew.exp(ew.sub(scores, largest))
+    total = mv.expand(rd.sum(numerators, axes=(2,)), shape=scores.shape)
+    out = contraction.matmul(ew.div(numerators, total), v)
     loss = rd.sum(ew.mul(out, out), axes=(0, 1, 2))  # its gradient waits for the result
     made = scheduled(new.program(out, *gradients(loss, leaves)))
     done = next(n for n, kernel in enumerate(made.kernels) if made.outputs[0] in kernel.stores)
@@ -73,7 +73,7 @@ def attention(device: str) -> list[Any]:
     return [weights.detach().numpy(), *(x.grad.numpy() for x in (q, k, v))]
 
 
-def test_the_gradient_is_that_of_the_powers() -> None:
+def test_the_gradient_is_that_of_the_numerators() -> None:
     try:
         toolchain()
     except DeviceError as error:
