@@ -49,7 +49,7 @@ LARGE = ("gpt2", "attention_4096", "matmul_16384x50304")
 _STAGE = re.compile(
     r"^(?://.*\n)+(?:struct (\w+)_params \{|TGC_STAGE\((\w+),)\n(?:.*\n)*?^\}\n", re.MULTILINE
 )
-_LAUNCH = re.compile(r"^TGC_KERNEL_(?:DENSE|CLUSTER)\((\w+),.*\)$", re.MULTILINE)
+_LAUNCH = re.compile(r"^TGC_KERNEL_\w+\((\w+),.*\)$", re.MULTILINE)
 
 
 # Texts --------------------------------------------------------------------------------------------

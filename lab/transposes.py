@@ -81,15 +81,15 @@ VARIANTS = (
 
 
 @contextmanager
-def variant(elements: int, long: int, dense: int) -> Iterator[None]:
+def variant(elements: int, long: int, min_blocks: int) -> Iterator[None]:
     """Tiles of another size, or none."""
-    before = transpose.ELEMENTS, transpose.LONG, transpose.DENSE, emit.TILED
-    transpose.ELEMENTS, transpose.LONG, transpose.DENSE = elements, long, dense
+    before = transpose.ELEMENTS, transpose.LONG, transpose.MIN_BLOCKS_PER_SM, emit.TILED
+    transpose.ELEMENTS, transpose.LONG, transpose.MIN_BLOCKS_PER_SM = elements, long, min_blocks
     emit.TILED = emit.TILED if elements else 1 << 62
     try:
         yield
     finally:
-        transpose.ELEMENTS, transpose.LONG, transpose.DENSE, emit.TILED = before
+        transpose.ELEMENTS, transpose.LONG, transpose.MIN_BLOCKS_PER_SM, emit.TILED = before
 
 
 def lowered(case: Case) -> Any:

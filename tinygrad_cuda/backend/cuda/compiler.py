@@ -37,8 +37,8 @@ INSTALL = "pip install 'nvidia-cuda-nvrtc>=13,<14' 'cuda-python>=13,<14'"
 _MAGIC = b"tgc-cubin"
 _FOOTER = struct.Struct(f"<QQ32s{len(_MAGIC)}s")  # length of code, of log, sha256 of both, magic
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*$", re.MULTILINE)
-_KERNEL = re.compile(r"\b__global__\b|\bTGC_KERNEL(?:_DENSE|_CLUSTER)?\s*\(")
-_GENERATED = re.compile(r"^TGC_KERNEL_(?:DENSE|CLUSTER)\((\w+)", re.MULTILINE)
+_KERNEL = re.compile(r"\b__global__\b|\bTGC_KERNEL(?:_MIN_BLOCKS|_CLUSTER)?\s*\(")
+_GENERATED = re.compile(r"^TGC_KERNEL_(?:MIN_BLOCKS|CLUSTER)\((\w+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^kernels\.cu\((\d+)\): (?:catastrophic )?error", re.MULTILINE)
 
 

@@ -76,12 +76,13 @@ class KernelHandle:
         """
         device = self._device
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        crowd = int(device.call(name, self.handle, threads, shared_bytes))
-        most = crowd * device.properties.multiprocessors
+        blocks_per_sm = int(device.call(name, self.handle, threads, shared_bytes))
+        most = blocks_per_sm * device.properties.multiprocessors
         if blocks > most:
             raise CudaError(
                 self.name, "blocks that wait for each other do not run at one time",
-                expect=f"at most {most} blocks, {crowd} on a multiprocessor", actual=f"{blocks}",
+                expect=f"at most {most} blocks, {blocks_per_sm} on a multiprocessor",
+                actual=f"{blocks}",
             )  # fmt: skip
 
     def parameter_sizes(self) -> list[int]:

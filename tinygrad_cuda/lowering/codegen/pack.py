@@ -126,7 +126,7 @@ def _merged(stages: list[Stage], target: Target) -> list[PackedLaunch]:
             small = stage.kernel.update or (
                 any(all(rule(s, target) for s in (*group, stage)) for rule in SHORT)
                 and not group[0].alone
-                and _crowd(group[0], target) == _crowd(stage, target)
+                and _launch_min_blocks(group[0], target) == _launch_min_blocks(stage, target)
             )
             if fits and of_a_sort and small:
                 group.append(stage)
@@ -157,9 +157,9 @@ def _is_short_copy(stage: Stage, target: Target) -> bool:
 SHORT = (_fills_little, _is_short_copy)
 
 
-def _crowd(stage: Stage, target: Target) -> int:
-    """How many of its blocks share a multiprocessor: those of others must leave them registers."""
-    return stage.dense if stage.alone or stage.blocks > target.multiprocessors else 1
+def _launch_min_blocks(stage: Stage, target: Target) -> int:
+    """Its blocks on a multiprocessor: others of its launch must leave registers for them."""
+    return stage.min_blocks_per_sm if stage.alone or stage.blocks > target.multiprocessors else 1
 
 
 def _launch(group: list[Stage]) -> PackedLaunch:
@@ -265,12 +265,12 @@ def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
         if len(launch.stages) > 1:
             head = "\n".join(dict.fromkeys(stage.text for stage in launch.stages)) + "\n"
             texts[launch.text.removeprefix(head)] = None
-        dense = min(_crowd(stage, target) for stage in launch.stages)
-        sizes = f"{launch.name}, {launch.threads}, {dense}"
+        min_blocks = min(_launch_min_blocks(stage, target) for stage in launch.stages)
+        sizes = f"{launch.name}, {launch.threads}, {min_blocks}"
         if launch.cluster > 1:
             wrappers[f"TGC_KERNEL_CLUSTER({sizes}, {launch.cluster})\n"] = None
         else:
-            wrappers[f"TGC_KERNEL_DENSE({sizes})\n"] = None
+            wrappers[f"TGC_KERNEL_MIN_BLOCKS({sizes})\n"] = None
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
     before += special_prelude() if "tgc_special_" in body else ""

@@ -199,7 +199,7 @@ class Stage:
     label: str
     second: bool = False
     after: list[Stage] = field(default_factory=list)
-    dense: int = 1  # blocks that a multiprocessor should hold
+    min_blocks_per_sm: int = 1  # the second argument of __launch_bounds__
     alone: bool = False  # its blocks take a multiprocessor each, though they are few
     threads: int = THREADS  # of a block
     waits: bool = False  # its blocks wait for each other

@@ -147,16 +147,16 @@ def grid_tiles(kernel: Kernel) -> GridTiles | None:
         trips = -(-tile // (width * WARP))
         registers = sum(trips * max(1, width * node.dtype.itemsize // 4) for node in wide)
         shared = (WARPS - 1) * tile_bytes + 8 * rows * SUMS + TABLES
-        for dense, most in REGISTERS.items():
-            shared_limit = (kernel.target.block_shared + BLOCK_RESERVED) // dense - BLOCK_RESERVED
+        for per_sm, most in REGISTERS.items():
+            shared_limit = (kernel.target.block_shared + BLOCK_RESERVED) // per_sm - BLOCK_RESERVED
             if registers <= most and shared <= shared_limit:
-                blocks, parts = dict(kernel.target.co_resident)[dense], outer * slices
+                blocks, parts = dict(kernel.target.co_resident)[per_sm], outer * slices
                 reducers = min(rows, blocks)
                 producers = blocks * (WARPS - 1) - reducers
                 # The blocks hold a whole row, so that each tile is published before a warp waits
                 # for its totals, and not all of them, so that something flows.
                 flows = parts <= producers and 2 * producers <= rows * parts
-                sizes = (slices, tile, width, parts, dense, blocks, reducers, producers)
+                sizes = (slices, tile, width, parts, per_sm, blocks, reducers, producers)
                 return GridTiles(wide, sums, *sizes) if flows else None
     return None
 

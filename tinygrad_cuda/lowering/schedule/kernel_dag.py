@@ -70,7 +70,7 @@ class GridTiles(NamedTuple):
         sums: what each tile publishes.
         slices: tiles of each run of neighbours, of `tile` elements, in vectors of `width`.
         parts: tiles of a row.
-        dense: blocks on a multiprocessor.
+        blocks_per_sm: blocks on a multiprocessor.
         blocks: in all.
         reducers: of them, those with a reducer warp.
         producers: warps that sum and map tiles.
@@ -82,7 +82,7 @@ class GridTiles(NamedTuple):
     tile: int
     width: int
     parts: int
-    dense: int
+    blocks_per_sm: int
     blocks: int
     reducers: int
     producers: int

@@ -72,7 +72,7 @@ class Columns:
         row.writer.memory |= set(kernel.reads) - set(row.kernel.nodes)
         self.phase = {one: row.ready(one.node.sources[0]) for one in self.own.accumulators}
         walkers = walkers or column_blocks(row.kernel.target)
-        self.dense = max(1, walkers // row.kernel.target.multiprocessors)
+        self.min_blocks_per_sm = max(1, walkers // row.kernel.target.multiprocessors)
         walkers *= max(1, warps)
         walkers = -(-row.lines // -(-row.lines // walkers))  # each has as many rows, or one less
         self.blocks = -(-walkers // max(1, warps))

@@ -934,12 +934,12 @@ TGC_DEVICE void tgc_grid_signal() {
   __device__ __forceinline__ void NAME##_stage(int virtual_block, const NAME##_params& p, char* smem)
 
 // The kernel NAME of blocks of T threads, around NAME_stage and NAME_params.
-// TGC_KERNEL_DENSE is what generated kernels use: it leaves so many registers free that BLOCKS of
-// its blocks share a multiprocessor, and it waits for the kernels before it with all its threads
-// before it lets those after it begin, so that whatever lies behind a kernel's direct predecessors
-// is complete when it starts.
+// TGC_KERNEL_MIN_BLOCKS is what generated kernels use: BLOCKS, the second argument of
+// __launch_bounds__, leaves registers for so many blocks on a multiprocessor. It waits for the
+// kernels before it with all its threads before it lets those after it begin, so that whatever lies
+// behind a kernel's direct predecessors is complete when it starts.
 #ifdef TGC_EMULATOR
-#define TGC_KERNEL_DENSE(NAME, T, BLOCKS) TGC_KERNEL(NAME, T)
+#define TGC_KERNEL_MIN_BLOCKS(NAME, T, BLOCKS) TGC_KERNEL(NAME, T)
 #else
 #define TGC_KERNEL_AROUND(NAME, T, BLOCKS, START) \
   static_assert(sizeof(NAME##_params) <= 4096, "kernel parameters take at most 4096 bytes"); \
@@ -949,7 +949,7 @@ TGC_DEVICE void tgc_grid_signal() {
     START \
     NAME##_stage(blockIdx.x, p, smem); \
   }
-#define TGC_KERNEL_DENSE(NAME, T, BLOCKS) \
+#define TGC_KERNEL_MIN_BLOCKS(NAME, T, BLOCKS) \
   TGC_KERNEL_AROUND(NAME, T, BLOCKS, tgc_grid_wait(); tgc_grid_signal();)
 #define TGC_KERNEL(NAME, T) TGC_KERNEL_AROUND(NAME, T, 1, )
 #endif

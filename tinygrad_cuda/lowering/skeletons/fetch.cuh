@@ -29,4 +29,4 @@ __device__ __forceinline__ void tgc_fetch_stage(int virtual_block, const tgc_fet
       tgc_copy_from_host(p.arrays[k].to + item * 16, p.arrays[k].from + item * 16);
   if (item < p.count) tgc_store(p.numbers, item, p.values[item]);
 }
-TGC_KERNEL_DENSE(tgc_fetch, 256, 1)
+TGC_KERNEL_MIN_BLOCKS(tgc_fetch, 256, 1)

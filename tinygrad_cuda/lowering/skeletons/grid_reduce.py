@@ -103,7 +103,7 @@ class _GridReduce:
         label = comment(kernel, about, layout.blocks)
         shared = row_totals + 8 * (row.lines * self.count + WARPS)
         stage = wrapped(kernel, stem(kernel), body, row.words.list, layout.blocks, shared, label)
-        stage.dense, stage.alone = layout.dense, True
+        stage.min_blocks_per_sm, stage.alone = layout.blocks_per_sm, True
         return stage
 
     def _tile_bytes(self) -> int:

@@ -41,7 +41,8 @@ REGISTER_VALUES_ALONE = 64  # of an operand of at most 4 bytes, if there is no o
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
 STORING = 8  # and of one that stores, whose loads must be in flight before the first store,
 IN_FLIGHT_BYTES = 256  # while they take no more bytes of a thread's registers than this
-CROWDS = ((5, 32), (4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, threads' registers
+# Blocks on a multiprocessor, and registers that a thread may need so that they fit.
+BLOCKS_BY_REGISTERS = ((5, 32), (4, 64), (3, 80), (2, 128))
 WALK_EARLY = 96  # registers for operands that are in flight for a row, if warps are few
 SPARE = 16  # registers that a thread needs beside what it holds of a row
 
@@ -130,7 +131,9 @@ def _row(kernel: Kernel) -> list[Stage]:
     label = comment(kernel, about, blocks)
     shared = shared_rows.nbytes if shared_rows else row.scratch_bytes
     stage = wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)
-    stage.dense = BLOCKS if shared_rows else _crowd(kernel, row_registers, blocks)
+    stage.min_blocks_per_sm = (
+        BLOCKS if shared_rows else _row_min_blocks(kernel, row_registers, blocks)
+    )
     stage.alone = shared_rows is not None
     return [stage]
 
@@ -142,7 +145,7 @@ def _in_shared_memory(kernel: Kernel, group: int) -> bool:
     return enough and vectors and group == THREADS and has_room(kernel)
 
 
-def _crowd(kernel: Kernel, row_registers: RowRegisters | None, blocks: int) -> int:
+def _row_min_blocks(kernel: Kernel, row_registers: RowRegisters | None, blocks: int) -> int:
     """Blocks that share a multiprocessor, so that some load while others wait or store."""
     if blocks < enough_blocks(kernel.target) or row_registers is None:
         return 1
@@ -151,7 +154,7 @@ def _crowd(kernel: Kernel, row_registers: RowRegisters | None, blocks: int) -> i
     if vectors or any(node.op.cost > DEAR for node in kernel.nodes):
         return least  # the compiler knows better how many temporaries these take
     needed = row_registers.registers + SPARE
-    return next((crowd for crowd, registers in CROWDS if needed <= registers), least)
+    return next((count for count, registers in BLOCKS_BY_REGISTERS if needed <= registers), least)
 
 
 def _phases(
@@ -196,7 +199,8 @@ def _phases(
         row.outer.lines = []
         row.settle(taken)
     if pipeline is not None:
-        registers = WALK_EARLY if carried and group == WARP and carried.dense == 1 else EARLY
+        few = carried and group == WARP and carried.min_blocks_per_sm == 1
+        registers = WALK_EARLY if few else EARLY
         pipeline.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"], registers)
         pipeline.count(["\n".join(chain(*phase.values())) for phase in phases])
         text = pipeline.declarations
@@ -288,7 +292,7 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
     words, name = row.words.list, stem(kernel) + "_parts"
     label = comment(kernel, f"{about}, with column sums", carried.blocks)
     first = wrapped(kernel, name, body, words, carried.blocks, carried.shared, label)
-    first.dense = 2
+    first.min_blocks_per_sm = 2
     return [first, carried.join(kernel, first)]
 
 
@@ -312,7 +316,7 @@ def _warps_walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -
     words, name = row.words.list, stem(kernel) + "_parts"
     label = comment(kernel, f"{about}, with column sums", carried.blocks)
     first = wrapped(kernel, name, body, words, carried.blocks, carried.shared, label)
-    first.dense = carried.dense
+    first.min_blocks_per_sm = carried.min_blocks_per_sm
     first.alone = True
     return [first, carried.join(kernel, first)]
 

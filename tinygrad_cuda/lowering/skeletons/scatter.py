@@ -27,7 +27,7 @@ WARPS = THREADS // WARP
 ROWS = 64  # of a block at most, each a warp's
 COLUMNS = 8  # of a row that a lane holds at most
 AHEAD = 4  # entries of a row whose loads are in flight together
-DENSE = 4  # blocks on a multiprocessor: some read positions while others store
+MIN_BLOCKS_PER_SM = 4  # blocks on a multiprocessor: some read positions while others store
 LISTED = 4096  # entries that a block keeps; of more it reads the positions again for each row
 PARTS = 32  # of the entries at most, where there are few rows
 PART = 256  # entries of a part at least
@@ -186,7 +186,7 @@ class _RowScatter:
         label = comment(kernel, about, blocks)
         shared, name = listed * 5 + WARPS * 4, stem(kernel) + suffix
         stage = wrapped(kernel, name, body, made.words.list, blocks, shared, label)
-        stage.dense = DENSE
+        stage.min_blocks_per_sm = MIN_BLOCKS_PER_SM
         return stage
 
     def _join(self, sums: Scratch, first: Stage) -> Stage:

@@ -324,7 +324,7 @@ TGC_DEVICE void tgc_cluster_sync() {
 #endif
 }
 
-// The kernel NAME in clusters of CLUSTER blocks, otherwise as TGC_KERNEL_DENSE has it.
+// The kernel NAME in clusters of CLUSTER blocks, otherwise as TGC_KERNEL_MIN_BLOCKS has it.
 #ifdef TGC_EMULATOR
 #define TGC_KERNEL_CLUSTER(NAME, T, BLOCKS, CLUSTER) TGC_KERNEL(NAME, T)
 #else

@@ -33,7 +33,7 @@ SHORTEST = 4  # elements of rows that follow each other
 LONG = 64  # elements of an axis of a tile at first
 ELEMENTS = 4096  # of a tile
 SECTOR = 16  # elements of 2 bytes that memory moves together
-DENSE = 1  # blocks that a multiprocessor should hold
+MIN_BLOCKS_PER_SM = 1  # blocks that a multiprocessor should hold
 TILE_BYTES = 32 << 10  # of a block's tiles: six of them share a multiprocessor
 
 
@@ -312,7 +312,7 @@ def transpose_stages(kernel: Kernel, cut: TransposeCut) -> list[Stage]:
     tile = " x ".join(str(size) for size in (cut.planes, cut.tile_in, cut.tile_out) if size > 1)
     label = comment(kernel, f"transposing map over {kernel.numel} elements, {tile} a block", blocks)
     stage = wrapped(kernel, stem(kernel), body, words.list, blocks, first.shared, label)
-    stage.dense = DENSE
+    stage.min_blocks_per_sm = MIN_BLOCKS_PER_SM
     return [stage]
 
 

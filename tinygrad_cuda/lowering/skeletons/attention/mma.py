@@ -150,7 +150,7 @@ class AttentionText:
         shared, words = part.shared(tile), self.params.list
         name = stem(kernel) + ("" if self.name == "forward" else f"_{self.name}")
         stage = wrapped(kernel, name, text, words, blocks, shared, label)
-        stage.dense = part.resident(tile, kernel.target)
+        stage.min_blocks_per_sm = part.resident(tile, kernel.target)
         return stage
 
     def _operands(self) -> tuple[list[TileOperand], list[TileOperand]]:

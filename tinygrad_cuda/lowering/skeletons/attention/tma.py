@@ -75,7 +75,7 @@ class TmaText(WarpgroupText):
             outer=self.outer.lines,
         )
         stage = self._stage(folded(body), blocks)
-        stage.threads, stage.dense = tile.threads, 1
+        stage.threads, stage.min_blocks_per_sm = tile.threads, 1
         return stage
 
     def _tma_text(self, section: str, **holes: object) -> str:
@@ -256,7 +256,7 @@ class TmaGradientText(TmaText):
             outer=self.outer.lines,
         )
         stage = self._stage(folded(body), blocks)
-        stage.threads, stage.dense = tile.threads, 1
+        stage.threads, stage.min_blocks_per_sm = tile.threads, 1
         return stage
 
     def _copies(self, head: str) -> dict[str, object]:

@@ -228,7 +228,7 @@ def _product(problem: TiledContraction[Tile]) -> Stage:
     )
     name = stem(kernel) + ("_slices" if problem.scratch else "")
     stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
-    stage.dense = (
+    stage.min_blocks_per_sm = (
         tile.resident(itemsize_of(problem.dtype), kernel.target) if tile.groups == 1 else 1
     )
     return stage

@@ -160,7 +160,7 @@ def stage_of(problem: MatrixContraction, params: KernelParams, body: str) -> Sta
     name = stem(kernel) + ("_slices" if problem.scratch else "")
     label = _about(problem)
     stage = wrapped(kernel, name, body, params.list, problem.blocks, tile.shared, label)
-    stage.dense = tile.resident(kernel.target)
+    stage.min_blocks_per_sm = tile.resident(kernel.target)
     return stage
 
 

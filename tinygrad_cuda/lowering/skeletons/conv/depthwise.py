@@ -460,7 +460,7 @@ def depthwise_stages(kernel: Kernel, cut: DepthwiseCut) -> list[Stage]:
         cut.blocks,
     )
     stage = wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)
-    stage.dense = cut.resident
+    stage.min_blocks_per_sm = cut.resident
     return [stage]
 
 
@@ -758,7 +758,7 @@ def _weight_gradient(problem: Contraction, cut: DepthwiseCut) -> Stage:
     )
     name = stem(kernel) + ("_slices" if problem.scratch else "")
     stage = wrapped(kernel, name, body, words.list, cut.blocks, cut.shared, label)
-    stage.dense = cut.resident
+    stage.min_blocks_per_sm = cut.resident
     return stage
 
 
