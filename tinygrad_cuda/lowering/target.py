@@ -134,20 +134,35 @@ class Target:
     def of_architecture(cls, architecture: tuple[int, int]) -> Target:
         """A usual GPU of an architecture, for which kernels are compiled where there is none."""
         name, multiprocessors, block, shared, l2, traffic = _USUAL[architecture]
-        crowds = (1, 2) if architecture >= (9, 0) else ()
-        together = tuple((dense, dense * multiprocessors) for dense in crowds)
+        return cls.of_gpu(
+            name, architecture, multiprocessors, block << 10, shared << 10, l2 << 20, traffic
+        )
+
+    @classmethod
+    def of_gpu(
+        cls,
+        name: str,
+        architecture: tuple[int, int],
+        multiprocessors: int,
+        block_shared: int,
+        shared: int,
+        l2: int,
+        traffic: int,
+    ) -> Target:
+        """A GPU with these numbers; its architecture says which blocks may wait for each other."""
+        # From sm_90 on, a barrier counts copies to shared memory, which co-resident blocks need.
+        per_sm = (1, 2) if architecture >= (9, 0) else ()
         return cls(
-            name, architecture, multiprocessors, block << 10, shared << 10, l2 << 20, traffic,
-            together, multiprocessors if architecture >= (8, 0) else 0, PROVIDERS,
+            name, architecture, multiprocessors, block_shared, shared, l2, traffic,
+            co_resident=tuple((blocks, blocks * multiprocessors) for blocks in per_sm),
+            waiting_blocks=multiprocessors if architecture >= (8, 0) else 0,
+            libraries=PROVIDERS,
         )  # fmt: skip
 
     @classmethod
     def h200(cls) -> Target:
         """An H200 (sm_90): 132 multiprocessors, 227 KiB of shared memory for a block."""
-        together = ((1, 132), (2, 264))
-        return cls(
-            "H200", (9, 0), 132, 227 << 10, 228 << 10, 50 << 20, 2000, together, 132, PROVIDERS
-        )
+        return cls.of_architecture((9, 0))
 
     @classmethod
     def emu(cls) -> Target:

@@ -39,7 +39,7 @@ from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.raw_text import RawText
 from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.backend.launch.tuner import OFF, Tuner
-from tinygrad_cuda.core.config import PROVIDERS, settings
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.locks import new_lock
@@ -86,14 +86,10 @@ class CudaBackend:
         self.take_error, self.watch_error = self._mirror.look, self._mirror.watch
         self.arena = self.gpu.arena
         gpu = self.gpu.properties
-        # From sm_90 on, a barrier counts copies to shared memory, which co-resident blocks need.
-        crowds = (1, 2) if gpu.capability >= (9, 0) else ()
-        together = tuple((dense, dense * gpu.multiprocessors) for dense in crowds)
-        self.target = Target(
+        self.target = Target.of_gpu(
             gpu.name, gpu.capability, gpu.multiprocessors, gpu.shared_bytes,
             gpu.multiprocessor_shared_bytes, gpu.l2_bytes,
-            traffic_of(gpu.bandwidth, gpu.clock_hz), together,
-            gpu.multiprocessors if gpu.capability >= (8, 0) else 0, PROVIDERS,
+            traffic_of(gpu.bandwidth, gpu.clock_hz),
         )  # fmt: skip
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * self.target.lanes * gpu.multiprocessors * gpu.clock_hz
