@@ -409,7 +409,7 @@ def _reason(node: Node, differs: bool) -> str:
     if op.kind == "elementwise":
         return _elementwise(node, differs)
     if op.kind in ("reduction", "contraction") or op.name == "scatter_add" or op.name == "cumsum":
-        if op in reduction.ROWS and not differs and node.op.name not in ("sum", "prod"):
+        if isinstance(op, reduction.ReductionOp) and op.selects and not differs:
             return "selects elements"
         return "other order of sums" if differs else "sums agree; their order is fixed"
     if op.kind == "kernel":

@@ -85,6 +85,16 @@ def test_planted_differences_are_blamed_on_their_ops() -> None:
     assert "run to run: other bits on cpu, emu" in str(report)
 
 
+def test_reductions_whose_combination_rounds_are_sums() -> None:
+    selecting = {op.name for op in reduction.ROWS if op.selects}
+    assert selecting == {"max", "min", "any", "all", "argmax", "argmin"}
+    x = tc.tensor([[1.0, 2.5, 3.0], [4.0, 5.0, 6.25]], device="cpu")
+    report = tc.determinism_report(lambda: (x.var(1), x.amax(1), x.argmin(1)), devices=["cpu"])
+    reasons = {row.name: row.reason for row in report.ops}
+    assert reasons["max"] == reasons["argmin"] == "selects elements"
+    assert reasons["welford"] == "sums agree; their order is fixed"
+
+
 @pytest.mark.parametrize("device", ["cpu", "emu"])
 def test_normals_and_half_types(device: str) -> None:
     def step() -> Any:

@@ -113,6 +113,11 @@ class ReductionOp(Op):
         self.by_slices = by_slices
         self.flops = flops
 
+    @property
+    def selects(self) -> bool:
+        """Whether results are elements or their positions, so that no combination rounds."""
+        return self.idempotent or self.extreme is not None
+
 
 def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
