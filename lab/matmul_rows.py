@@ -4,7 +4,7 @@
                               [--seconds 50] [--others]
 
 Operands lie in memory as PyTorch has them, so that our times include launches that turn an operand
-of tf32 along k; each launch is timed, too. `--others` times more plans where one is in question.
+of tf32 along k; each launch is timed, too. `--others` times more cuts where one is in question.
 Results are compared with torch's. Times are medians behind a write that empties the L2 cache.
 """
 
@@ -36,7 +36,7 @@ from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.lower import Lowered
 from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import CLUSTER_TILES, TMA_TILES
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, split_k
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import ProductCut, split_k
 
 # A dtype, how exact its products are, and torch's dtype.
 FORMATS: dict[str, tuple[DType, str, str]] = {
@@ -63,11 +63,11 @@ HALF = (
 
 
 class Row(NamedTuple):
-    """A product to measure: by a plan, or by what the package chooses."""
+    """A product to measure: by a cut, or by what the package chooses."""
 
     case: Case
     format: str
-    plan: Plan[Any] | None = None
+    cut: ProductCut[Any] | None = None
 
     @property
     def label(self) -> str:
@@ -77,13 +77,13 @@ class Row(NamedTuple):
 
     @property
     def by(self) -> str:
-        """Which plan, for a reader."""
-        if self.plan is None:
+        """Which cut, for a reader."""
+        if self.cut is None:
             return "chosen"
-        tile = self.plan.tile
+        tile = self.cut.tile
         kind = " ping-pong" if tile.ping_pong else ""
-        shares, slices = self.plan.shares, self.plan.slices
-        where = " in a cluster" if self.plan.cluster else ""
+        shares, slices = self.cut.shares, self.cut.slices
+        where = " in a cluster" if self.cut.cluster else ""
         split = f"stream-K {shares}" if shares else f"split-K {slices}{where}"
         return f"{tile.m} x {tile.n} x {tile.k}{kind}, {split}"
 
@@ -93,11 +93,11 @@ def rows_of(formats: list[str], others: bool) -> list[Row]:
     rows = [Row(case, name) for name in formats for case in SQUARES]
     rows += [Row(case, "bf16") for case in HALF if "bf16" in formats]
     if others and "bf16" in formats:
-        rows += [Row(case, "bf16", plan) for case in HALF for plan in other_plans(case)]
+        rows += [Row(case, "bf16", cut) for case in HALF for cut in other_cuts(case)]
     return sorted(rows, key=lambda row: (row.case.flops, row.label))
 
 
-def other_plans(case: Case) -> list[Plan[Any]]:
+def other_cuts(case: Case) -> list[ProductCut[Any]]:
     """Plans in question beside the chosen one: of products with few tiles of outputs."""
     if case.m <= 64:
         slices = [split_k(TMA_TILES[number], case.k, count)
@@ -105,13 +105,13 @@ def other_plans(case: Case) -> list[Plan[Any]]:
         return [*slices, replace(split_k(CLUSTER_TILES[0], case.k, 2), cluster=True)]
     if case.layout != "TN":
         return []
-    plans: list[Plan[Any]] = []
+    cuts: list[ProductCut[Any]] = []
     for tile in TMA_TILES[:2]:
         tiles = -(-case.m // tile.m) * -(-case.n // tile.n)
         even = TARGET.multiprocessors // tiles
-        plans += [split_k(tile, case.k, count) for count in dict.fromkeys((3, even)) if count > 1]
-        plans += [Plan(tile, case.k, 1, TARGET.multiprocessors)]
-    return plans
+        cuts += [split_k(tile, case.k, count) for count in dict.fromkeys((3, even)) if count > 1]
+        cuts += [ProductCut(tile, case.k, 1, TARGET.multiprocessors)]
+    return cuts
 
 
 def chosen(case: Case, dtype: DType, precision: str) -> Lowered:
@@ -129,9 +129,9 @@ def chosen(case: Case, dtype: DType, precision: str) -> Lowered:
 
 def made_of(row: Row) -> Lowered:
     dtype, precision, _ = FORMATS[row.format]
-    if row.plan is None:
+    if row.cut is None:
         return chosen(row.case, dtype, precision)
-    made: Lowered = lowered(row.case, row.plan, stages_of(row.plan), dtype)
+    made: Lowered = lowered(row.case, row.cut, stages_of(row.cut), dtype)
     return made
 
 
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of the rows' labels")
     parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=FORMATS)
     parser.add_argument("--seconds", type=float, default=50.0)
-    parser.add_argument("--others", action="store_true", help="other plans than the chosen one")
+    parser.add_argument("--others", action="store_true", help="other cuts than the chosen one")
     given = parser.parse_args()
     start = time.monotonic()
     rows = rows_of(given.formats, given.others)

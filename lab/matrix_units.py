@@ -30,8 +30,8 @@ from tinygrad_cuda.lowering import algorithms, lower  # noqa: E402
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tile_heuristics  # noqa: E402
 from tinygrad_cuda.lowering.skeletons.contract.mma import mma_stages  # noqa: E402
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (  # noqa: E402
-    Plan,
     Product,
+    ProductCut,
     split_k,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages  # noqa: E402
@@ -88,15 +88,17 @@ def operands(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return batch + a, batch + b
 
 
-def lowered(case: Case, plan: Plan[Any], stages: Any, dtype: dtypes.DType = dtypes.bfloat16) -> Any:
-    """The launches of a product with this plan."""
+def lowered(
+    case: Case, cut: ProductCut[Any], stages: Any, dtype: dtypes.DType = dtypes.bfloat16
+) -> Any:
+    """The launches of a product with this cut."""
     inputs = Inputs()
     shape_a, shape_b = operands(case)
     a, b = (inputs(*shape, dtype=dtype) for shape in (shape_a, shape_b))
     x = contraction.transpose(a) if case.layout[0] == "T" else a
     y = contraction.transpose(b) if case.layout[1] == "T" else b
     tier = algorithms.Tier(
-        "forced", (contraction.matmul,), lambda _: algorithms.Candidate(plan, 0.0), stages,
+        "forced", (contraction.matmul,), lambda _: algorithms.Candidate(cut, 0.0), stages,
         product=True,
     )  # fmt: skip
     before, algorithms.TIERS = algorithms.TIERS, (tier,)
@@ -106,12 +108,12 @@ def lowered(case: Case, plan: Plan[Any], stages: Any, dtype: dtypes.DType = dtyp
         algorithms.TIERS = before
 
 
-def stages_of(plan: Plan[Any]) -> Any:
-    """What makes a product's kernels with a plan."""
-    return tma_stages if isinstance(plan.tile, mma_tiles.TmaTile) else mma_stages
+def stages_of(cut: ProductCut[Any]) -> Any:
+    """What makes a product's kernels with a cut."""
+    return tma_stages if isinstance(cut.tile, mma_tiles.TmaTile) else mma_stages
 
 
-def plans(case: Case, tiles: Any) -> list[Plan[Any]]:
+def cuts_of(case: Case, tiles: Any) -> list[ProductCut[Any]]:
     """Each tile with the whole sum, and with slices that fill the machine once or twice."""
     found = {}
     for tile in tiles:
@@ -121,8 +123,8 @@ def plans(case: Case, tiles: Any) -> list[Plan[Any]]:
         for waves in (0, 1, 2):
             slices = TARGET.multiprocessors * waves // blocks
             if waves == 0 or 2 <= slices <= case.k // 64:
-                plan = split_k(tile, case.k, max(1, slices))
-                found[tile, plan.slices] = plan
+                cut = split_k(tile, case.k, max(1, slices))
+                found[tile, cut.slices] = cut
     return list(found.values())
 
 
@@ -200,7 +202,7 @@ class Runner:
 
 
 def measure(case: Case, tiles: Any, runner: Runner, simt: bool) -> dict[str, Any]:
-    """A product with every plan, and cuBLAS."""
+    """A product with every cut, and cuBLAS."""
     torch = runner.torch
     shape_a, shape_b = operands(case)
     a, b = (torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in (shape_a, shape_b))
@@ -208,14 +210,14 @@ def measure(case: Case, tiles: Any, runner: Runner, simt: bool) -> dict[str, Any
     y = b.transpose(-1, -2) if case.layout[1] == "T" else b
     want = torch.matmul(x, y)
     peer = runner.time(lambda: torch.matmul(x, y, out=want))
-    chosen = [(plan, stages_of(plan)) for plan in plans(case, tiles)]
+    chosen = [(cut, stages_of(cut)) for cut in cuts_of(case, tiles)]
     if simt:
         product = Product(case.batches, case.m, case.n, case.k, 4)
-        chosen.append((tile_heuristics.plan(product, TARGET), algorithms.tiled_stages))
-    made = [lowered(case, plan, stages) for plan, stages in chosen]
+        chosen.append((tile_heuristics.quickest_cut(product, TARGET), algorithms.tiled_stages))
+    made = [lowered(case, cut, stages) for cut, stages in chosen]
     binaries = compiler.compile_many([m.source for m in made], "sm_90a")
     rows = []
-    for (plan, stages), program, binary in zip(chosen, made, binaries, strict=True):
+    for (cut, stages), program, binary in zip(chosen, made, binaries, strict=True):
         out = torch.full_like(want, float("nan"))
         (store,) = {w.item for launch in program.launches for w in launch.words
                     if w.kind == "value" and w.write}  # fmt: skip
@@ -226,11 +228,11 @@ def measure(case: Case, tiles: Any, runner: Runner, simt: bool) -> dict[str, Any
         run = runner.launcher(program, binary.cubin, tensors)
         took = runner.time(run)
         error = float((out.float() - want.float()).abs().max() / want.float().abs().max())
-        tile = plan.tile
+        tile = cut.tile
         rows.append({
             "tile": [tile.m, tile.n, tile.k, getattr(tile, "stages", 0),
                      type(tile).__name__ + " ping-pong" * getattr(tile, "ping_pong", False)],
-            "slices": plan.slices, "chunk": plan.chunk, "us": took,
+            "slices": cut.slices, "chunk": cut.chunk, "us": took,
             "tflops": case.flops / took / 1e6, "error": error,
             "simt": stages is algorithms.tiled_stages,
         })  # fmt: skip

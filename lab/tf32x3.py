@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.matrix_units import TARGET, Case, Runner, lowered, operands, plans
+from lab.matrix_units import TARGET, Case, Runner, cuts_of, lowered, operands
 from tinygrad_cuda.backend.cuda import compiler
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.lowering.algorithms import tiled_stages
@@ -219,21 +219,21 @@ def measure(case: Case, runner: Runner) -> dict[str, Any]:
     peer = runner.time(lambda: torch.matmul(x, y, out=want))
     tiles = WGMMA_SPLIT_TILES + FINE_SPLIT_TILES * (case.k < FINE_BELOW)
     tiles += MMA_SPLIT_TILES if case.flops < 2e10 else MMA_SPLIT_TILES[:1]
-    chosen = [(plan, tf32x3_stages) for plan in plans(case, tiles)]
+    chosen = [(cut, tf32x3_stages) for cut in cuts_of(case, tiles)]
     product = Product(case.batches, case.m, case.n, case.k, 4)
-    chosen.append((tile_heuristics.plan(product, TARGET), tiled_stages))
+    chosen.append((tile_heuristics.quickest_cut(product, TARGET), tiled_stages))
     outs = [torch.full_like(want, float("nan")) for _ in chosen]
     rows = []
-    programs = [lowered(case, plan, stages, dtypes.float32) for plan, stages in chosen]
+    programs = [lowered(case, cut, stages, dtypes.float32) for cut, stages in chosen]
     runs = launchers(programs, runner, outs, [(a, b)] * len(chosen))
-    for (plan, _), out, run in zip(chosen, outs, runs, strict=True):
+    for (cut, _), out, run in zip(chosen, outs, runs, strict=True):
         took = runner.time(run)
-        tile = plan.tile
+        tile = cut.tile
         rows.append({
             "tile": [tile.m, tile.n, tile.k, getattr(tile, "stages", 0)],
             "unit": getattr(tile, "unit", "float32 units"),
-            "summed": getattr(tile, "summed", 0), "slices": plan.slices,
-            "chunk": plan.chunk, "us": took, "tflops": case.flops / took / 1e6,
+            "summed": getattr(tile, "summed", 0), "slices": cut.slices,
+            "chunk": cut.chunk, "us": took, "tflops": case.flops / took / 1e6,
             "error": float((out - want).abs().max() / want.abs().max()),
         })  # fmt: skip
     rows.sort(key=lambda row: row["us"])

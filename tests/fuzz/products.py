@@ -303,9 +303,9 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
     draw, backend = random.Random(number), registry.get(as_device(device))
     names = ("TIERS", "WORTH_A_COPY", "WORTH_A_SPLIT", "SPLIT_K")
     before = {name: getattr(algorithms, name) for name in names}
-    chosen, target = mma_tiles.plan, backend.target
+    chosen, target = mma_tiles.quickest_cut, backend.target
 
-    def plan(product: Any, machine: Any, tiles: Any) -> Any:
+    def quickest_cut(product: Any, machine: Any, tiles: Any) -> Any:
         fitting = [tile for tile in tiles if tile.shared <= machine.block_shared]
         return split_k(draw.choice(fitting), product.k, draw.choice((1, 1, 2, 3)))
 
@@ -317,7 +317,7 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
     )
     algorithms.WORTH_A_COPY = algorithms.WORTH_A_SPLIT = 0
     algorithms.SPLIT_K = dict.fromkeys(algorithms.SPLIT_K, 0)
-    mma_tiles.plan = plan
+    mma_tiles.quickest_cut = quickest_cut
     few = draw.choice((1, 2, 3, target.multiprocessors))
     backend.target = replace(target, multiprocessors=few)
     try:
@@ -327,7 +327,7 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
     finally:
         for saved, value in before.items():
             setattr(algorithms, saved, value)
-        mma_tiles.plan = chosen
+        mma_tiles.quickest_cut = chosen
         backend.target = target
         forget()
 

@@ -30,7 +30,7 @@ from tinygrad_cuda.graph.ops.convolution import (
 from tinygrad_cuda.graph.ops.windows import padded
 from tinygrad_cuda.lowering import algorithms, lower
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, ProductCut, split_k
 from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -57,10 +57,10 @@ def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def chosen(monkeypatch: pytest.MonkeyPatch, tiles: dict[int, Any], slices: int = 1) -> None:
     """A product's k decides its tile."""
 
-    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+    def quickest_cut(product: Product, target: Target, others: Any) -> ProductCut[Any]:
         return split_k(tiles[product.k], product.k, slices)
 
-    monkeypatch.setattr(mma_tiles, "plan", plan)
+    monkeypatch.setattr(mma_tiles, "quickest_cut", quickest_cut)
 
 
 class Operands:
@@ -361,10 +361,10 @@ def test_every_tile_of_windows(
             batch.want(f"{name} {outputs}", [node])
             exact.want(f"{name} {outputs}", [want])
 
-    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+    def quickest_cut(product: Product, target: Target, others: Any) -> ProductCut[Any]:
         return split_k(tiles[product.m], product.k, slices)
 
-    monkeypatch.setattr(mma_tiles, "plan", plan)
+    monkeypatch.setattr(mma_tiles, "quickest_cut", quickest_cut)
     expected = {name: values for name, (values,) in exact.run().items()}
     compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
 

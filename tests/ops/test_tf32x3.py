@@ -28,7 +28,7 @@ from tinygrad_cuda.graph.ops.windows import padded
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen import skeleton
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tf32x3
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, ProductCut, split_k
 from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -121,10 +121,10 @@ def test_every_tile_in_every_layout(
             name = f"{tile} {turned_a}{turned_b}"
             operands.want(name, contraction.matmul(a, b), x @ y, np.abs(x) @ np.abs(y))
 
-    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+    def quickest_cut(product: Product, target: Target, others: Any) -> ProductCut[Any]:
         return split_k(tiles[product.k], product.k, slices)
 
-    monkeypatch.setattr(mma_tiles, "plan", plan)
+    monkeypatch.setattr(mma_tiles, "quickest_cut", quickest_cut)
     operands.compare()
 
 

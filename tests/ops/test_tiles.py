@@ -27,10 +27,10 @@ from tinygrad_cuda.lowering.lower import scheduled
 from tinygrad_cuda.lowering.skeletons.contract.loads import Source, contiguous_axis, is_row_major
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     TILES,
-    Plan,
     Product,
+    ProductCut,
     clocks,
-    plan,
+    quickest_cut,
     split_k,
 )
 from tinygrad_cuda.lowering.target import Target
@@ -60,10 +60,10 @@ def test_a_product_of_every_tile(
         ]  # fmt: skip
         batch.want(str(tile), [contraction.matmul(*operands)])
 
-    def chosen(product: Product, target: Target) -> Plan:
+    def chosen(product: Product, target: Target) -> ProductCut:
         return split_k(tiles[product.k], product.k, 3 if split else 1)
 
-    monkeypatch.setattr(algorithms, "plan", chosen)
+    monkeypatch.setattr(algorithms, "quickest_cut", chosen)
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
 
@@ -86,7 +86,7 @@ def test_a_product_is_stored_in_the_order_in_which_it_is_read(
         batch.want(str(run), [y])
         expected[str(run)] = (a @ b).reshape(6, 5, run).transpose(1, 0, 2) + bias
     tile = next(tile for tile in TILES if (tile.m, tile.n) == (8, 32))
-    monkeypatch.setattr(algorithms, "plan", lambda *_: split_k(tile, 70, 2 if split else 1))
+    monkeypatch.setattr(algorithms, "quickest_cut", lambda *_: split_k(tile, 70, 2 if split else 1))
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
 
@@ -106,13 +106,13 @@ def test_tiles_give_each_thread_its_results() -> None:
 )
 def test_the_plan_covers_the_sum_and_none_is_thought_faster(m: int, n: int, k: int) -> None:
     product = Product(1, m, n, k, 4)
-    found = plan(product, TARGET)
+    found = quickest_cut(product, TARGET)
     assert found.chunk % found.tile.k == 0
     assert found.chunk * (found.slices - 1) < max(k, 1) <= found.chunk * found.slices
     for tile in TILES:
         if not tile.streamed:
             assert clocks(found, product, TARGET) <= clocks(split_k(tile, k, 1), product, TARGET)
-    double = plan(product._replace(itemsize=8), TARGET).tile
+    double = quickest_cut(product._replace(itemsize=8), TARGET).tile
     assert double.rows * double.cols <= 16
 
 
@@ -124,7 +124,7 @@ def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
     program = Program(CPU, (contraction.matmul(w, columns),), (x, w), {})
     with settings.override(matmul_precision="ieee"):
         (kernel,) = scheduled(program, TARGET).kernels
-    assert plan(Product(1, 512, 64 * 28 * 28, 512 * 9, 4), TARGET).slices == 1
+    assert quickest_cut(Product(1, 512, 64 * 28 * 28, 512 * 9, 4), TARGET).slices == 1
     first, join = stages(kernel)
     assert join.after == [first]
     assert first.shared <= TARGET.tile_shared

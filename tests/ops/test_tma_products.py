@@ -25,7 +25,7 @@ from tinygrad_cuda.lowering.codegen import skeleton
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
 from tinygrad_cuda.lowering.skeletons.contract import mma, mma_tiles, tma
 from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import TmaTile
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, ProductCut, split_k
 from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -49,10 +49,10 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def with_tile(monkeypatch: pytest.MonkeyPatch, tile: Any, slices: int = 1) -> None:
-    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+    def quickest_cut(product: Product, target: Target, others: Any) -> ProductCut[Any]:
         return split_k(tile, product.k, slices)
 
-    monkeypatch.setattr(mma_tiles, "plan", plan)
+    monkeypatch.setattr(mma_tiles, "quickest_cut", quickest_cut)
 
 
 def few_multiprocessors(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
@@ -189,10 +189,10 @@ def test_a_block_computes_many_tiles(
 
 
 def with_plan(monkeypatch: pytest.MonkeyPatch, tile: Any, slices: int = 1, **how: Any) -> None:
-    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+    def quickest_cut(product: Product, target: Target, others: Any) -> ProductCut[Any]:
         return replace(split_k(tile, product.k, slices), **how)
 
-    monkeypatch.setattr(mma_tiles, "plan", plan)
+    monkeypatch.setattr(mma_tiles, "quickest_cut", quickest_cut)
 
 
 @pytest.mark.parametrize("shares", [3, 4, 5])
@@ -430,7 +430,7 @@ JOINING_FAULTS = {
 
 
 def joined_with(
-    monkeypatch: pytest.MonkeyPatch, change: tuple[str, str, str], plan: Plan[Any], order: int
+    monkeypatch: pytest.MonkeyPatch, change: tuple[str, str, str], cut: ProductCut[Any], order: int
 ) -> bool:
     """Whether three launches of a changed skeleton compute right on the emulator."""
     file, old, new = change
@@ -439,12 +439,12 @@ def joined_with(
     assert old in text
     parts = re.split(r"^//@ (\w+)\n", text.replace(old, new), flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    k = plan.chunk * plan.slices
+    k = cut.chunk * cut.slices
     with monkeypatch.context() as patched:
         patched.setattr(
             skeleton, "_sections", lambda name: sections if name == file else before(name)
         )
-        patched.setattr(mma_tiles, "plan", lambda *of: plan)
+        patched.setattr(mma_tiles, "quickest_cut", lambda *of: cut)
         with settings.override(emu_order=order):
             batch = Batch(as_device("emu"))
             pairs = [
@@ -467,8 +467,8 @@ def joined_with(
 
 
 JOINED = {
-    "shares": Plan(JOINED_TILE, 640, 1, shares=5),
-    "cluster": Plan(JOINED_TILE, 192, 3, cluster=True),
+    "shares": ProductCut(JOINED_TILE, 640, 1, shares=5),
+    "cluster": ProductCut(JOINED_TILE, 192, 3, cluster=True),
 }
 
 
@@ -488,5 +488,5 @@ def test_each_planted_fault_of_joined_sums_shows(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = JOINING_FAULTS[name]
-    plan = JOINED["cluster" if "cluster" in change[1] or change[0] == mma.MMA else "shares"]
-    assert not all(joined_with(monkeypatch, change, plan, order) for order in range(5))
+    cut = JOINED["cluster" if "cluster" in change[1] or change[0] == mma.MMA else "shares"]
+    assert not all(joined_with(monkeypatch, change, cut, order) for order in range(5))

@@ -23,7 +23,7 @@ from tinygrad_cuda.graph.ops.windows import WindowColumns
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma_pixels
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, ProductCut, split_k
 from tinygrad_cuda.lowering.skeletons.conv import channels_last
 from tinygrad_cuda.lowering.target import Target
 
@@ -129,10 +129,10 @@ def test_every_tile(
 ) -> None:
     tile = mma_tiles.TMA_TILES[number]
 
-    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+    def quickest_cut(product: Product, target: Target, others: Any) -> ProductCut[Any]:
         return split_k(tile, product.k, slices)
 
-    monkeypatch.setattr(mma_tiles, "plan", plan)
+    monkeypatch.setattr(mma_tiles, "quickest_cut", quickest_cut)
     monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
     passes = Passes(batch, PROBLEMS[0], bfloat16, 1 if batch.device.kind == "emu" else 64, last)
     passes.want("result", "weight")

@@ -62,12 +62,12 @@ from tinygrad_cuda.lowering.skeletons.contract.tf32x3 import (
 )
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     FEW_ROWS,
-    Plan,
     Product,
+    ProductCut,
     clocks,
+    cuts_of,
     itemsize_of,
-    plan,
-    plans,
+    quickest_cut,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
 from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise, tap_sums
@@ -159,8 +159,8 @@ class Candidate(NamedTuple):
     """
 
     cut: (
-        Plan[Any] | PlainCut | ChannelsLast | DepthwiseCut | TapSums | DirectCut | WeightGradientCut
-        | Tiles | LibraryCut
+        ProductCut[Any] | PlainCut | ChannelsLast | DepthwiseCut | TapSums | DirectCut
+        | WeightGradientCut | Tiles | LibraryCut
     )  # fmt: skip
     clocks: float
     blocks: int = 0
@@ -205,11 +205,11 @@ class Tier:
 
 def _tiled(problem: Problem) -> Candidate:
     """The tile of least time, before `_with_tables` has seen what it loads."""
-    cut = plan(problem.product, problem.target)
+    cut = quickest_cut(problem.product, problem.target)
     return Candidate(cut, clocks(cut, problem.product, problem.target))
 
 
-def _with_tables(cut: Plan[Any], problem: Problem) -> Plan[Any]:
+def _with_tables(cut: ProductCut[Any], problem: Problem) -> ProductCut[Any]:
     """The tile with k halved until its index tables fit in shared memory."""
     while table_overflows(problem.a, problem.b, cut, problem.node.dtype, problem.target):
         cut = cut.halved(problem.product.k)
@@ -218,7 +218,7 @@ def _with_tables(cut: Plan[Any], problem: Problem) -> Plan[Any]:
 
 def _of_tiles(problem: Problem, tiles: mma_tiles.Tiles) -> Candidate:
     """The cut of least time of a product on matrix units."""
-    cut = mma_tiles.plan(problem.product, problem.target, tiles)
+    cut = mma_tiles.quickest_cut(problem.product, problem.target, tiles)
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, problem.target), tiles=tiles)
 
 
@@ -362,7 +362,7 @@ def _split_product(
         return f"a sum of {product.k} errs less in float32"
     if 2 * prod(product[:4]) < WORTH_A_SPLIT:
         return "too few products"
-    cut = mma_tiles.plan(product, target, tiles)
+    cut = mma_tiles.quickest_cut(product, target, tiles)
     return Candidate(cut, mma_tiles.clocks(cut, product, target), tiles=tiles)
 
 
@@ -370,7 +370,7 @@ def _exact_clocks(product: Product, target: Target) -> float:
     """An estimate of a float32 product's time, operands split or not."""
     split = _wgmma_split_product(product, target), _mma_split_product(product, target)
     times = [candidate.clocks for candidate in split if isinstance(candidate, Candidate)]
-    return min([clocks(plan(product, target), product, target), *times])
+    return min([clocks(quickest_cut(product, target), product, target), *times])
 
 
 def _channels_last(problem: Problem) -> Candidate | str:
@@ -616,7 +616,7 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool
 
 def _choice(tier: Tier, cut: Any, problem: Problem, reason: str) -> Choice:
     """The choice of a tier with a cut."""
-    if tier.stages is tiled_stages and isinstance(cut, Plan):
+    if tier.stages is tiled_stages and isinstance(cut, ProductCut):
         cut = _with_tables(cut, problem)
     return Choice(tier.name, cut, tier.stages, reason, _copies(tier, problem))
 
@@ -668,14 +668,14 @@ def options(node: Node, target: Target, last: bool = False, lie_last: bool = Fal
 def _cuts(candidate: Candidate, problem: Problem) -> list[tuple[Any, float]]:
     """The cuts that a tier has chosen from, and their clocks."""
     product, target, best = problem.product, problem.target, candidate.cut
-    if not isinstance(best, Plan):
+    if not isinstance(best, ProductCut):
         return [(best, candidate.clocks)]
     if candidate.tiles:
-        many = mma_tiles.plans(product, target, candidate.tiles)
+        many = mma_tiles.cuts_of(product, target, candidate.tiles)
         least = mma_tiles.clocks(best, product, target)
         extra = candidate.clocks - least  # of what its tier does besides
         return [(cut, mma_tiles.clocks(cut, product, target) + extra) for cut in many]
-    return [(cut, clocks(cut, product, target)) for cut in plans(product, target)]
+    return [(cut, clocks(cut, product, target)) for cut in cuts_of(product, target)]
 
 
 def _measured(

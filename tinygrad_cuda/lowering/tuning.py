@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite.products import readers_of
 from tinygrad_cuda.lowering.skeletons.contract.library import end_of_call
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import ProductCut
 from tinygrad_cuda.lowering.tuning_table import NONE, Tuned
 
 FUSED = ("elementwise", "reduction")  # what kernels of ours compute behind a product
@@ -211,7 +211,7 @@ def _name(node: Node, epilogue: Sequence[str]) -> str:
 
 def cut_text(cut: Any) -> str:
     """The cut of a product's kernel as text, one for each of a tier; of other kernels nothing."""
-    if not isinstance(cut, Plan):
+    if not isinstance(cut, ProductCut):
         return ""
     tile = cut.tile
     names = [field.name for field in fields(tile) if field.name not in ("m", "n", "k", "speed")]

@@ -40,7 +40,7 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import (
 )
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     PAD,
-    Plan,
+    ProductCut,
     Tile,
     TileT,
     itemsize_of,
@@ -104,18 +104,18 @@ class Contraction:
 class TiledContraction(Contraction, Generic[TileT]):
     """One whose outputs are computed in tiles."""
 
-    def __init__(self, kernel: Kernel, plan: Plan[TileT]) -> None:
-        super().__init__(kernel, 1 if plan.cluster else plan.slices)
-        self.slices = plan.slices
-        self.plan, self.tile, self.chunk = plan, plan.tile, plan.chunk
+    def __init__(self, kernel: Kernel, cut: ProductCut[TileT]) -> None:
+        super().__init__(kernel, 1 if cut.cluster else cut.slices)
+        self.slices = cut.slices
+        self.cut, self.tile, self.chunk = cut, cut.tile, cut.chunk
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
         self.blocks = self.tiles_m * self.tiles_n * self.batches * self.slices
 
 
-def tiled_stages(kernel: Kernel, plan: Plan[Tile]) -> list[Stage]:
+def tiled_stages(kernel: Kernel, cut: ProductCut[Tile]) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
-    problem = TiledContraction(kernel, plan)
+    problem = TiledContraction(kernel, cut)
     return with_sum(problem, _product(problem))
 
 
@@ -180,9 +180,9 @@ def _product(problem: TiledContraction[Tile]) -> Stage:
     batch = ix.variable("batch", problem.batches)
     shared = tile.shared(itemsize_of(problem.dtype))
     sources = sources_of(problem.a, problem.b, tile.m, tile.n)
-    a = operand_fetch(sources[0], problem.plan, shared, writer, outer, problem.dtype)
+    a = operand_fetch(sources[0], problem.cut, shared, writer, outer, problem.dtype)
     shared += a.shared
-    b = operand_fetch(sources[1], problem.plan, shared, writer, outer, problem.dtype)
+    b = operand_fetch(sources[1], problem.cut, shared, writer, outer, problem.dtype)
     shared += b.shared
     results = _results(problem, writer, outer, batch)
     factor = "column_b[step]" if tile.streamed else "b[step % 2][j]"
@@ -245,7 +245,7 @@ def _put(threads: ThreadMap, ctype: str) -> list[str]:
         "put",
         side=threads.source.name,
         type=ctype,
-        tile_k=threads.plan.tile.k,
+        tile_k=threads.cut.tile.k,
         stride=stride,
         loads=threads.loads,
         width=threads.width,

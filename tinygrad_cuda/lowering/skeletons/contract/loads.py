@@ -30,7 +30,7 @@ from tinygrad_cuda.lowering.schedule.fusion import (
     TRANSPARENT,
     trace,
 )
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, itemsize_of
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import ProductCut, itemsize_of
 from tinygrad_cuda.lowering.target import Target
 
 NEIGHBOURS = 16  # threads along the contiguous axis at least
@@ -294,7 +294,7 @@ class ThreadMap:
     """
 
     source: Source
-    plan: Plan[Any]
+    cut: ProductCut[Any]
     contiguous: str
     width: int
     k_major: bool = True
@@ -307,7 +307,7 @@ class ThreadMap:
     @property
     def strided_size(self) -> int:
         """Rows of a tile along the strided axis."""
-        return self.source.tile if self.contiguous == "k" else self.plan.tile.k
+        return self.source.tile if self.contiguous == "k" else self.cut.tile.k
 
     @property
     def extents(self) -> tuple[int, int]:
@@ -318,7 +318,7 @@ class ThreadMap:
     @property
     def length(self) -> int:
         """Threads along the contiguous axis."""
-        step = self.plan.tile.k if self.contiguous == "k" else self.source.tile
+        step = self.cut.tile.k if self.contiguous == "k" else self.source.tile
         return step // self.width
 
     @property
@@ -355,7 +355,7 @@ class ThreadMap:
     @property
     def table_entries(self) -> int:
         """Entries that a block reads, the tile after the last one included."""
-        before = 0 if self.contiguous == "k" else self.plan.chunk
+        before = 0 if self.contiguous == "k" else self.cut.chunk
         return before + self.rows * self.loads
 
 
@@ -384,7 +384,7 @@ def fetch_by(threads: ThreadMap, reader: Reader, outer: Scope, dtype: DType) -> 
 
 def operand_fetch(
     source: Source,
-    plan: Plan[Any],
+    cut: ProductCut[Any],
     shared_offset: int,
     reader: Reader,
     outer: Scope,
@@ -396,7 +396,7 @@ def operand_fetch(
 
     Args:
         source: the operand.
-        plan: the tile, and how much of k a block has.
+        cut: the tile, and how much of k a block has.
         shared_offset: bytes of shared memory before its table.
         reader: of the kernel.
         outer: the scope around the loop over k.
@@ -406,16 +406,16 @@ def operand_fetch(
     """
     contiguous, itemsize = contiguous_axis(source, reader.memory)
     contiguous = along or contiguous
-    width = _width(source, plan, contiguous, itemsize)
-    if plan.tile.streamed and source.name == "b":
+    width = _width(source, cut, contiguous, itemsize)
+    if cut.tile.streamed and source.name == "b":
         contiguous, width = "n", 1  # one thread loads a column and computes its outputs
-    threads = ThreadMap(source, plan, contiguous, width, k_major)
+    threads = ThreadMap(source, cut, contiguous, width, k_major)
     if width > 1:
         trial = Reader(KernelParams(), reader.memory, reader.wide, reader.target)
         _emit_loads(threads, trial, Scope("batch"), dtype, 0, k_major)
         keys = [key for scope in trial.scopes for key in scope.memo]
         if not any(type(key) is tuple and key[0] == "vector" for key in keys):
-            threads = ThreadMap(source, plan, contiguous, 1, k_major)
+            threads = ThreadMap(source, cut, contiguous, 1, k_major)
     return _emit_loads(threads, reader, outer, dtype, shared_offset, k_major)
 
 
@@ -435,9 +435,9 @@ def contiguous_axis(source: Source, memory: set[Node]) -> tuple[str, int]:
     return contiguous, max((node.dtype.itemsize for node, _ in loads), default=4)
 
 
-def _width(source: Source, plan: Plan[Any], contiguous: str, itemsize: int) -> int:
+def _width(source: Source, cut: ProductCut[Any], contiguous: str, itemsize: int) -> int:
     """Elements that a thread might load at once."""
-    tile_k = plan.tile.k
+    tile_k = cut.tile.k
     size, step = (source.k, tile_k) if contiguous == "k" else (source.extent, source.tile)
     width = max(1, min(4, 16 // itemsize))
     while width > 1 and (size % width or step % width or tile_k * source.tile // width < THREADS):
@@ -519,7 +519,7 @@ def _emit_loads(
     free = reader.target.tile_shared - shared_offset
     if table is not None and (table.too_wide or table.nbytes(threads.table_entries) > free):
         fetch = _emit_loads(threads, reader, outer, dtype, shared_offset, False)
-        long = threads.contiguous != "k" and threads.plan.chunk > threads.plan.tile.k
+        long = threads.contiguous != "k" and threads.cut.chunk > threads.cut.tile.k
         return replace(fetch, table_overflows=long and not table.too_wide)
     return _fill_loads(threads, reader, dtype, table, in_bounds, shared_offset, value)
 
@@ -611,15 +611,15 @@ def lie_along_k(a: Node, b: Node) -> tuple[bool, bool]:
     return first, second
 
 
-def table_overflows(a: Node, b: Node, plan: Plan[Any], dtype: DType, target: Target) -> bool:
+def table_overflows(a: Node, b: Node, cut: ProductCut[Any], dtype: DType, target: Target) -> bool:
     """Whether a block's index tables exceed shared memory and those of half as much of k fit."""
-    shared = plan.tile.shared(itemsize_of(dtype))
-    entries = plan.chunk + plan.tile.k + THREADS  # of a table at most
+    shared = cut.tile.shared(itemsize_of(dtype))
+    entries = cut.chunk + cut.tile.k + THREADS  # of a table at most
     if shared + 2 * TABLE_ENTRY * entries <= target.tile_shared:
         return False
     reader = Reader(KernelParams(), memory_of(a) | memory_of(b), False, target)
-    for source in sources_of(a, b, plan.tile.m, plan.tile.n):
-        fetch = operand_fetch(source, plan, shared, reader, Scope("batch"), dtype)
+    for source in sources_of(a, b, cut.tile.m, cut.tile.n):
+        fetch = operand_fetch(source, cut, shared, reader, Scope("batch"), dtype)
         if fetch.table_overflows:
             return True
         shared += fetch.shared

@@ -47,7 +47,7 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     WgmmaTile,
 )
 from tinygrad_cuda.lowering.skeletons.contract.row_copies import OUTSIDE, Rows, implicit_gemm_rows
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import ProductCut
 
 MMA, WGMMA = "contract_mma.cuh", "contract_wgmma.cuh"
 DECLARED = re.compile(r"[\w<>, *]+?(\w+)(?:\[\d+\])?(?: = |;)")
@@ -94,18 +94,18 @@ class MatrixContraction(TiledContraction[Any]):
             as share the tiles' steps.
     """
 
-    def __init__(self, kernel: Kernel, plan: Plan[Any]) -> None:
-        super().__init__(kernel, plan)
+    def __init__(self, kernel: Kernel, cut: ProductCut[Any]) -> None:
+        super().__init__(kernel, cut)
         self.tiles = self.blocks
-        if isinstance(plan.tile, WgmmaTile):
-            together = plan.tile.resident(kernel.target) * kernel.target.multiprocessors
-            whole = self.tiles if plan.cluster else min(self.tiles, together)
-            self.blocks = plan.shares or whole
+        if isinstance(cut.tile, WgmmaTile):
+            together = cut.tile.resident(kernel.target) * kernel.target.multiprocessors
+            whole = self.tiles if cut.cluster else min(self.tiles, together)
+            self.blocks = cut.shares or whole
 
 
-def mma_stages(kernel: Kernel, plan: Plan[Any]) -> list[Stage]:
+def mma_stages(kernel: Kernel, cut: ProductCut[Any]) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
-    problem = MatrixContraction(kernel, plan)
+    problem = MatrixContraction(kernel, cut)
     return with_sum(problem, _product(problem))
 
 
@@ -168,8 +168,8 @@ def _about(problem: MatrixContraction) -> str:
     """What stands above the kernel."""
     tile = problem.tile
     shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
-    shares = problem.plan.shares
-    where = " in a cluster" if problem.plan.cluster else ""
+    shares = problem.cut.shares
+    where = " in a cluster" if problem.cut.cluster else ""
     split = f"stream-K {shares}" if shares else f"split-K {problem.slices}{where}"
     text = (
         f"contract {shape} by {tile.unit}{tile.form}, tiles of {tile.m} x {tile.n} x {tile.k}, "
@@ -192,7 +192,7 @@ def results_text(
     tile, lanes = problem.tile, lanes_of(problem)
     batch = ix.variable("batch", problem.batches)
     wgmma = isinstance(tile, WgmmaTile)
-    reader.ahead = {} if wgmma and not problem.plan.cluster else None
+    reader.ahead = {} if wgmma and not problem.cut.cluster else None
     row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
     columns = tile.columns
     turns = 16 * columns // (32 * lanes)
@@ -227,7 +227,7 @@ def results_text(
 
 def _staged(problem: MatrixContraction, sizes: dict[str, Any]) -> dict[str, object]:
     """Which staged sums a thread reads: its warp's, or those of all blocks of a cluster."""
-    cluster, slices, columns = problem.plan.cluster, problem.slices, sizes["columns"]
+    cluster, slices, columns = problem.cut.cluster, problem.slices, sizes["columns"]
     shared = {"groups": columns // 8, "fragment": min(4, sizes["lanes"]), "slices": slices}
     totals = fill(MMA, "cluster_totals" if cluster else "own_totals", **sizes, **shared)
     if sizes["lanes"] == shared["fragment"]:  # a loop of one turn leaves its variables to a block
@@ -391,7 +391,7 @@ def operand_of(
     if copied is not None:
         return copied
     along = "k" if isinstance(tile, Tf32Tile) else ""
-    fetch = operand_fetch(source, problem.plan, 0, reader, outer, problem.dtype, False, along)
+    fetch = operand_fetch(source, problem.cut, 0, reader, outer, problem.dtype, False, along)
     threads = fetch.threads
     step, row = threads.offsets
     put = fill(
@@ -469,7 +469,7 @@ def _copied(
     contiguous, _ = contiguous_axis(source, reader.memory)
     if contiguous != "k" and isinstance(tile, Tf32Tile):
         return None  # wgmma transposes 16-bit operands alone
-    threads = ThreadMap(source, problem.plan, contiguous, tile.vector, k_major=False)
+    threads = ThreadMap(source, problem.cut, contiguous, tile.vector, k_major=False)
     runs = _runs(problem, threads, reader)
     if runs is None:
         return None

@@ -8,8 +8,8 @@ from math import gcd
 from typing import Any
 
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
-    Plan,
     Product,
+    ProductCut,
     split_k,
 )
 from tinygrad_cuda.lowering.target import Target
@@ -323,7 +323,7 @@ Tiles = tuple[MatrixTile, ...]
 
 
 @lru_cache(maxsize=1 << 12)
-def plan(product: Product, target: Target, tiles: Tiles) -> Plan[Any]:
+def quickest_cut(product: Product, target: Target, tiles: Tiles) -> ProductCut[Any]:
     """The tile and how blocks divide k that take the least time.
 
     Args:
@@ -331,11 +331,11 @@ def plan(product: Product, target: Target, tiles: Tiles) -> Plan[Any]:
         target: the machine.
         tiles: to choose from; with those of `CLUSTER_TILES` among them blocks may join their sums.
     """
-    return min(plans(product, target, tiles), key=lambda cut: clocks(cut, product, target))
+    return min(cuts_of(product, target, tiles), key=lambda cut: clocks(cut, product, target))
 
 
-def plans(product: Product, target: Target, tiles: Tiles) -> list[Plan[Any]]:
-    """Those that `plan` chooses from."""
+def cuts_of(product: Product, target: Target, tiles: Tiles) -> list[ProductCut[Any]]:
+    """Those that `quickest_cut` chooses from."""
     tiles = tuple(tile for tile in tiles if tile.shared <= target.block_shared)
     whole = [tile for tile in tiles if not isinstance(tile, ClusterTile)]
     made = [cut for tile in whole for cut in _splits(tile, product, target)]
@@ -345,8 +345,8 @@ def plans(product: Product, target: Target, tiles: Tiles) -> list[Plan[Any]]:
     return made
 
 
-def _splits(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any]]:
-    """The whole sum, and split-K plans that fill all multiprocessors a few times at most."""
+def _splits(tile: MatrixTile, product: Product, target: Target) -> list[ProductCut[Any]]:
+    """The whole sum, and split-K cuts that fill all multiprocessors a few times at most."""
     blocks, most = _blocks(tile, product), product.k // SLICE_K or 1
     cuts = {}
     for waves in (1, 2, 3, 4):
@@ -357,7 +357,7 @@ def _splits(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any
     return list(cuts.values())
 
 
-def _shares(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any]]:
+def _shares(tile: MatrixTile, product: Product, target: Target) -> list[ProductCut[Any]]:
     """Plans of blocks with equal shares of all steps, where whole tiles leave many without work."""
     most = min(target.multiprocessors, target.waiting_blocks)
     tiles, steps = _blocks(tile, product), -(-product.k // tile.k)
@@ -365,21 +365,21 @@ def _shares(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any
         return []
     if not most // 2 < tiles < most or tiles * steps < SHARE_STEPS * most:
         return []  # with more blocks for each tile, a second launch adds their sums sooner
-    return [Plan(tile, product.k, 1, most)]
+    return [ProductCut(tile, product.k, 1, most)]
 
 
-def _clusters(product: Product, target: Target) -> list[Plan[Any]]:
-    """Plans of clusters that all run at one time."""
-    plans: list[Plan[Any]] = []
+def _clusters(product: Product, target: Target) -> list[ProductCut[Any]]:
+    """Cuts into clusters that all run at one time."""
+    made: list[ProductCut[Any]] = []
     for tile in CLUSTER_TILES:
         cuts = (split_k(tile, product.k, count) for count in CLUSTER_SLICES)
-        plans += [
+        made += [
             replace(cut, cluster=True)
             for cut in cuts
             if cut.slices in CLUSTER_SLICES
             and _blocks(tile, product) * cut.slices <= target.multiprocessors
         ]
-    return plans
+    return made
 
 
 def _blocks(tile: MatrixTile, product: Product) -> int:
@@ -395,7 +395,7 @@ def _tma_clocks(tile: TmaTile, each: int, steps: int, work: float) -> float:
     return multiplied + each * outputs
 
 
-def _share_clocks(cut: Plan[Any], product: Product, work: float) -> float:
+def _share_clocks(cut: ProductCut[Any], product: Product, work: float) -> float:
     """The time of a block with a share: its steps, sums for another block, and those of others."""
     tile: TmaTile = cut.tile
     tiles, steps = _blocks(tile, product), -(-product.k // tile.k)
@@ -416,7 +416,7 @@ def _memory_clocks(product: Product, tile: MatrixTile, target: Target) -> float:
     return product.batches * values * tile.itemsize / target.traffic
 
 
-def clocks(cut: Plan[Any], product: Product, target: Target) -> float:
+def clocks(cut: ProductCut[Any], product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
     tile: MatrixTile = cut.tile
     blocks = _blocks(tile, product) * cut.slices

@@ -41,7 +41,7 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     MmaTile,
     WgmmaTile,
 )
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import ProductCut
 from tinygrad_cuda.lowering.target import Target
 
 CUH = "contract_tf32x3.cuh"
@@ -131,9 +131,9 @@ FINE_SPLIT_TILES = tuple(
 )
 
 
-def tf32x3_stages(kernel: Kernel, plan: Plan[Any]) -> list[Stage]:
+def tf32x3_stages(kernel: Kernel, cut: ProductCut[Any]) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
-    problem = MatrixContraction(kernel, plan)
+    problem = MatrixContraction(kernel, cut)
     return with_sum(problem, _product(problem))
 
 
@@ -175,10 +175,10 @@ def _results(
 
 def _fetch_b(source: Source, problem: MatrixContraction, reader: Reader, outer: Scope) -> Fetch:
     """B's loads into registers: along k, or runs of k where its columns are neighbours."""
-    plan, dtype = problem.plan, problem.dtype
+    cut, dtype = problem.cut, problem.dtype
     if contiguous_axis(source, reader.memory)[0] == "k":
-        return operand_fetch(source, plan, 0, reader, outer, dtype, False, "k")
-    return fetch_by(RunsOfRows(source, plan, source.other, 1, False), reader, outer, dtype)
+        return operand_fetch(source, cut, 0, reader, outer, dtype, False, "k")
+    return fetch_by(RunsOfRows(source, cut, source.other, 1, False), reader, outer, dtype)
 
 
 def _wgmma_text(

@@ -147,7 +147,7 @@ class Product(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan(Generic[TileT]):
+class ProductCut(Generic[TileT]):
     """How a matrix product is cut: the tile of a block, and the split-K slices of `chunk` each.
 
     `shares`: blocks that have equal shares of all tiles' steps (stream-K); 0: a block has whole
@@ -161,19 +161,19 @@ class Plan(Generic[TileT]):
     shares: int = 0
     cluster: bool = False
 
-    def halved(self, k: int) -> Plan[TileT]:
-        """The plan with half as much of k for a block."""
+    def halved(self, k: int) -> ProductCut[TileT]:
+        """The cut with half as much of k for a block."""
         return split_k(self.tile, k, 2 * -(-k // self.chunk))
 
 
 @lru_cache(maxsize=1 << 12)
-def plan(product: Product, target: Target) -> Plan[Tile]:
+def quickest_cut(product: Product, target: Target) -> ProductCut[Tile]:
     """The tile and the number of split-K slices that take the least time."""
-    return min(plans(product, target), key=lambda cut: clocks(cut, product, target))
+    return min(cuts_of(product, target), key=lambda cut: clocks(cut, product, target))
 
 
-def plans(product: Product, target: Target) -> list[Plan[Tile]]:
-    """Those that `plan` chooses from."""
+def cuts_of(product: Product, target: Target) -> list[ProductCut[Tile]]:
+    """Those that `quickest_cut` chooses from."""
     tiles = [
         tile
         for tile in TILES
@@ -184,19 +184,19 @@ def plans(product: Product, target: Target) -> list[Plan[Tile]]:
     return [cut for tile in tiles for cut in _splits(tile, product, target)]
 
 
-def split_k(tile: TileT, k: int, slices: int) -> Plan[TileT]:
-    """A plan of about so many slices, of whole steps."""
+def split_k(tile: TileT, k: int, slices: int) -> ProductCut[TileT]:
+    """A cut of about so many slices, of whole steps."""
     steps = max(1, -(-k // tile.k))
     each = -(-steps // slices)
-    return Plan(tile, each * tile.k, -(-steps // each))
+    return ProductCut(tile, each * tile.k, -(-steps // each))
 
 
 def _blocks(tile: Tile, product: Product) -> int:
     return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
 
-def _splits(tile: Tile, product: Product, target: Target) -> list[Plan[Tile]]:
-    """The whole sum, and split-K plans that fill all multiprocessors a few times at most."""
+def _splits(tile: Tile, product: Product, target: Target) -> list[ProductCut[Tile]]:
+    """The whole sum, and split-K cuts that fill all multiprocessors a few times at most."""
     cuts = {}
     blocks, most = _blocks(tile, product), product.k // SLICE_K or 1
     for turns in range(1, 9):
@@ -207,7 +207,7 @@ def _splits(tile: Tile, product: Product, target: Target) -> list[Plan[Tile]]:
     return list(cuts.values())
 
 
-def clocks(cut: Plan[Tile], product: Product, target: Target) -> float:
+def clocks(cut: ProductCut[Tile], product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
     tile, itemsize = cut.tile, product.itemsize
     blocks = _blocks(tile, product) * cut.slices

@@ -48,7 +48,7 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     MnMajorTile,
     TmaTile,
 )
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, ProductCut
 from tinygrad_cuda.lowering.skeletons.contract.tma_pixels import Pixels, load_of, map_of, pixels_of
 
 TMA = "contract_tma.cuh"
@@ -138,12 +138,14 @@ def describes(
     return True
 
 
-def tma_stages(kernel: Kernel, plan: Plan[TmaTile]) -> list[Stage]:
+def tma_stages(kernel: Kernel, cut: ProductCut[TmaTile]) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
-    problem = MatrixContraction(kernel, plan)
-    if plan.shares and _reads_more(problem):
+    problem = MatrixContraction(kernel, cut)
+    if cut.shares and _reads_more(problem):
         product = Product(problem.batches, problem.m, problem.n, problem.k, 4)
-        problem = MatrixContraction(kernel, mma_tiles.plan(product, kernel.target, TMA_TILES))
+        problem = MatrixContraction(
+            kernel, mma_tiles.quickest_cut(product, kernel.target, TMA_TILES)
+        )
     return with_sum(problem, _product(problem, problem.tile))
 
 
@@ -169,7 +171,7 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     maps = [_map(*each, tile) for each in zip(sources, operands, strict=True)]
     epilogue = results_text(problem, reader, outer)
     holes = _sizes(problem, *operands)
-    roles = (_shared if problem.plan.shares else _whole)(problem, holes, params, outer)
+    roles = (_shared if problem.cut.shares else _whole)(problem, holes, params, outer)
     names = params.tensor_maps(maps)  # behind all other parameters
     loads = [_load(*each, tile, reader) for each in zip(sources, operands, names, strict=True)]
     copies, producers = _copies(sources, operands, loads, tile)
@@ -190,8 +192,8 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
     stage = stage_of(problem, params, body)
     transposes = isinstance(tile, MnMajorTile) and not operands[1].along_k
     stage.threads = tile.threads + (128 if transposes else 0)
-    stage.waits = bool(problem.plan.shares)
-    stage.cluster = problem.slices if problem.plan.cluster else 1
+    stage.waits = bool(problem.cut.shares)
+    stage.cluster = problem.slices if problem.cut.cluster else 1
     return stage
 
 
@@ -249,7 +251,7 @@ def _whole(
     problem: MatrixContraction, holes: dict[str, object], params: KernelParams, outer: Scope
 ) -> dict[str, object]:
     """Of blocks that have whole tiles, or slices: which ones, in turn."""
-    cluster = problem.plan.cluster
+    cluster = problem.cut.cluster
     head = fill(MMA, "tile", **holes, block="unit" if cluster else "block")
     file, section = (TMA, "cluster_fetches") if cluster else (MMA, "fetches")
     sizes = holes | {"slices": problem.slices}
@@ -360,7 +362,7 @@ def _band(problem: MatrixContraction, tile: TmaTile) -> int:
     the same rows or columns.
     """
     usual = min(BAND_ROWS // tile.m, problem.tiles_m)
-    if not problem.plan.shares:
+    if not problem.cut.shares:
         return usual
     m, n = problem.tiles_m, problem.tiles_n
     begins = shares_of(problem).begins
