@@ -531,10 +531,10 @@ def test_maps_that_a_gpu_refuses(change: dict[str, Any], expect: str) -> None:
     [
         ({"box": (64, 1025)}, "1 to 256 elements"),
         ({"box": (64, 8, 1, 1)}, "a box of 2 axes"),
-        ({"pixels": ((-129, 0), (0, 0), (1, 1))}, "corners and steps"),
-        ({"pixels": ((0, 0), (0, 128), (1, 1))}, "corners and steps"),
-        ({"pixels": ((0, 0), (0, 0), (9, 1))}, "corners and steps"),
-        ({"pixels": ((0,), (0,), (1,))}, "corners and steps"),
+        ({"pixels": ((-129, 0), (0, 0), (1, 1))}, "a pixel box in range"),
+        ({"pixels": ((0, 0), (0, 128), (1, 1))}, "a pixel box in range"),
+        ({"pixels": ((0, 0), (0, 0), (9, 1))}, "a pixel box in range"),
+        ({"pixels": ((0,), (0,), (1,))}, "a pixel box in range"),
     ],
 )
 def test_maps_of_pixels_that_a_gpu_refuses(change: dict[str, Any], expect: str) -> None:

@@ -17,8 +17,8 @@ constexpr int TGC_EMU_LOADS = 1024, TGC_EMU_STORES = 1024, TGC_EMU_PRODUCTS = 64
 
 // backend/emu/tensor_map.py writes these words: address; element bytes, rank << 8, swizzle << 16;
 // 5 sizes in elements, innermost first; 4 strides in bytes, from the second axis; 5 box sizes. Of
-// pixels (bit 24): channels and pixels of a box, then of each spatial axis lower and upper corner,
-// 16 bits each, and the step.
+// an im2col map (bit 24): channels and pixels of a box, then of each spatial axis lower and upper
+// corner of the pixel box, 16 bits each, and the step.
 struct tgc_emu_map {
   unsigned long long base, form, size[5], stride[4], box[5];
   int element() const { return int(form & 0xff); }

@@ -13,12 +13,13 @@ from tinygrad_cuda.core.errors import ArgumentError
 WORDS = 16  # of 8 bytes, as a driver's map has
 SWIZZLES = (0, 32, 64, 128)  # bytes of a row whose pieces of 16 bytes are exchanged
 MAX_BOX = 256
-MAX_PIXELS = 1024
-MAX_STEP = 8
-CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}  # a corner's distance from the image's, by rank
-PIXELS = 1 << 24  # the bit of a map of pixels
+# Limits of cuTensorMapEncodeIm2col.
+PIXELS_PER_COLUMN = 1024
+ELEMENT_STRIDE = 8
+PIXEL_BOX_CORNER = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}  # pixels from the image's corner, by rank
+IM2COL = 1 << 24  # the bit of an im2col tensor map
 
-Corners = tuple[Sequence[int], Sequence[int], Sequence[int]]
+PixelBoxCorners = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 def tensor_map(
@@ -28,7 +29,7 @@ def tensor_map(
     strides: Sequence[int],
     box: Sequence[int],
     swizzle: int = 0,
-    pixels: Corners | None = None,
+    pixels: PixelBoxCorners | None = None,
 ) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The 16 words of device_twin_async.h for a tensor of 1 to 5 axes, innermost first.
 
@@ -39,8 +40,9 @@ def tensor_map(
         strides: bytes from one element to the next of each axis but the first, divisible by 16.
         box: elements of each axis that a copy moves, at most 256; a row has whole 16 bytes.
         swizzle: bytes of a row of the box, 32, 64 or 128, or 0 where its pieces stay in order.
-        pixels: (lower, upper, steps) of images whose box is (channels, pixels): the first pixel,
-            the last less the image's last, and the distance, along each spatial axis.
+        pixels: of an im2col tensor map, whose box is (channelsPerPixel, pixelsPerColumn):
+            pixelBoxLowerCorner, the first pixel; pixelBoxUpperCorner, the last less the image's
+            last; and elementStrides, from pixel to pixel; along each spatial axis.
 
     Raises:
         ArgumentError: a GPU would refuse the description, or a row is not as long as its swizzle.
@@ -51,12 +53,12 @@ def tensor_map(
         [4096, 197122, 100, 7]
     """
     row, axes = box[0] * itemsize if box else 0, 2 if pixels else len(shape)
-    limits = (MAX_BOX, MAX_PIXELS) if pixels else (MAX_BOX,) * 5
+    limits = (MAX_BOX, PIXELS_PER_COLUMN) if pixels else (MAX_BOX,) * 5
     for failed, expect, actual in (
         (not 1 <= len(shape) <= 5, "1 to 5 axes", f"{len(shape)}"),
         (len(strides) != len(shape) - 1, f"{len(shape) - 1} strides", f"{len(strides)}"),
         (len(box) != axes, f"a box of {axes} axes", f"{len(box)}"),
-        (pixels and _refused(len(shape), pixels), "corners and steps in range", f"{pixels}"),
+        (pixels and _refused(len(shape), pixels), "a pixel box in range", f"{pixels}"),
         (itemsize not in (1, 2, 4, 8), "elements of 1, 2, 4 or 8 bytes", f"{itemsize}"),
         (address % 16, "an address divisible by 16", f"{address:#x}"),
         (any(s % 16 or s >= 2**40 for s in strides), "strides divisible by 16", f"{strides}"),
@@ -75,7 +77,7 @@ def tensor_map(
     words[7 : 7 + len(strides)] = strides
     words[11 : 11 + len(box)] = box
     if pixels:
-        words[1] |= np.uint64(PIXELS)
+        words[1] |= np.uint64(IM2COL)
         for axis, (lower, upper, step) in enumerate(zip(*pixels, strict=True)):
             words[13 + axis] = lower & 0xFFFF | (upper & 0xFFFF) << 16 | step << 32
     return words
@@ -85,11 +87,11 @@ def _within(size: int, most: int) -> bool:
     return 1 <= size <= most
 
 
-def _refused(rank: int, pixels: Corners) -> bool:
-    """Whether a GPU refuses corners and steps of images."""
-    most, (lower, upper, steps) = CORNERS.get(rank, 0), pixels
+def _refused(rank: int, pixels: PixelBoxCorners) -> bool:
+    """Whether a GPU refuses pixel-box corners and steps."""
+    most, (lower, upper, steps) = PIXEL_BOX_CORNER.get(rank, 0), pixels
     return (
         {len(lower), len(upper), len(steps)} != {rank - 2}
         or any(not -most <= corner < most for corner in (*lower, *upper))
-        or any(not 1 <= step <= MAX_STEP for step in steps)
+        or any(not 1 <= step <= ELEMENT_STRIDE for step in steps)
     )

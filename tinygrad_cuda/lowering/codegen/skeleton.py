@@ -34,10 +34,12 @@ MAP_WORDS = 16  # of a tensor map, which lies at a multiple of half its size
 
 
 class PixelBox(NamedTuple):
-    """Pixels of images that a copy takes one after another, a window's tap of each.
+    """The pixel box of an im2col tensor map, as cuTensorMapEncodeIm2col has it.
+
+    A copy takes its pixels one after another, a window's tap of each.
 
     Attributes:
-        lower, upper: first pixel, and last one less that of the image; along each spatial axis.
+        lower, upper: corners: first pixel, and last one less that of the image; by spatial axis.
         steps: from pixel to pixel.
     """
 
@@ -56,8 +58,8 @@ class TensorMap(NamedTuple):
         strides: bytes from one element to the next, of each axis but the first.
         box: elements of each axis that one copy moves.
         swizzle: bytes of a box's row, whose pieces of 16 bytes are exchanged.
-        pixels: of images with the channels last, of whose channels a copy moves box[0], of box[1]
-            pixels.
+        pixels: of an im2col map: a copy moves box[0] channels of box[1] pixels of images with the
+            channels last.
     """
 
     node: Node

@@ -1,4 +1,4 @@
-"""Columns of windows that TMA reads from images with the channels last, pixel after pixel."""
+"""Im2col tensor maps: TMA reads columns of windows from images with the channels last."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import Source, zero_outside
 from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import SWIZZLE, TmaTile
 
 LEAST_IMAGES = 1 << 17  # bytes: drivers up to 13.1 describe smaller images wrongly
+# Limits of cuTensorMapEncodeIm2col, of images with two spatial axes.
 MAX_STEP = 8  # from pixel to pixel
-MAX_CORNER = 1 << 7  # pixels from an image's corner, and a tap's distance
+MAX_CORNER = 1 << 7  # pixels from a pixel-box corner to the image's, and a tap's distance
 SAMPLES = 256  # elements whose positions are compared
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +47,7 @@ class Pixels(NamedTuple):
 
 
 def pixels_of(source: Source, reader: Evaluator, columns: WindowColumns | None) -> Pixels | None:
-    """The images of which an operand is columns of windows; None where TMA has no map of them."""
+    """The images of which an operand is columns of windows; None where they have no im2col map."""
     if columns is None or source.name != columns.side or len(columns.taps) > 2:
         return None
     k, other = ix.variable("k", source.k), ix.variable(source.other, source.extent)
@@ -115,7 +116,7 @@ def _box(columns: WindowColumns) -> PixelBox:
 
 
 def map_of(source: Source, pixels: Pixels, tile: TmaTile) -> TensorMap:
-    """Of channels of one tap, of as many pixels as a slot has rows of them."""
+    """The im2col tensor map: channels of one tap, of as many pixels as a slot has rows of them."""
     images, height, width, channels = pixels.shape
     itemsize = pixels.node.dtype.itemsize
     strides = tuple(n * channels * itemsize for n in (1, width, height * width))
