@@ -289,7 +289,7 @@ def measure_memory(gpu: runtime.DeviceHandle, spin: runtime.KernelHandle) -> Non
 
     def driver_pool() -> None:
         for _ in range(100):
-            gpu._release(gpu._reserve(1 << 20) or 0)
+            gpu._free_segment(gpu._allocate_segment(1 << 20) or 0)
 
     figure = host_time(driver_pool, 100, gpu.synchronize)
     row("allocate and free, the driver's stream-ordered pool (us)", f"{figure:.2f}")

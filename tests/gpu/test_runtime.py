@@ -301,7 +301,7 @@ def test_out_of_memory_under_a_limit(gpu: runtime.DeviceHandle) -> None:
 
 
 def test_out_of_memory_of_the_card_itself(gpu: runtime.DeviceHandle) -> None:
-    with pytest.raises(OutOfMemoryError, match="free on the card"):
+    with pytest.raises(OutOfMemoryError, match="free on the GPU"):
         gpu.allocate(gpu.properties.memory_bytes * 2)
     assert gpu.allocate(100).nbytes == 100
 

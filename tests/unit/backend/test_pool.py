@@ -1,4 +1,4 @@
-"""The device-memory pool over a pretended card: reuse, limits, garbage, giving back."""
+"""The device-memory pool over a pretended GPU: reuse, limits, garbage, giving back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinygrad_cuda.backend.cuda.pool import BLOCK, GRANULE, Allocation, DevicePool, size_class
+from tinygrad_cuda.backend.cuda.pool import GRANULE, SEGMENT, Allocation, DevicePool, size_class
 from tinygrad_cuda.core.errors import OutOfMemoryError
 
 
@@ -23,7 +23,7 @@ class Card:
         self.out: dict[int, int] = {}
         self.calls = 0
 
-    def reserve(self, nbytes: int) -> int | None:
+    def allocate_segment(self, nbytes: int) -> int | None:
         self.calls += 1
         if sum(self.out.values()) + nbytes > self.size:
             return None
@@ -31,14 +31,14 @@ class Card:
         self.out[address] = nbytes
         return address
 
-    def release(self, address: int) -> None:
+    def free_segment(self, address: int) -> None:
         del self.out[address]
 
     def free(self) -> tuple[int, int]:
         return self.size - sum(self.out.values()), self.size
 
     def pool(self, limit: int = 0) -> DevicePool:
-        return DevicePool(self.reserve, self.release, self.free, limit)
+        return DevicePool(self.allocate_segment, self.free_segment, self.free, limit)
 
 
 @given(st.integers(0, 1 << 40))
@@ -74,7 +74,7 @@ def test_a_loop_meets_the_same_addresses() -> None:
         while pieces:
             pieces.pop()
     assert turns[1:] == turns[:1] * 4
-    assert card.calls == 2  # one block for the small ones, one for the large one
+    assert card.calls == 2  # one segment for the small ones, one for the large one
 
 
 def test_a_large_piece_serves_a_request_of_nearly_its_size() -> None:
@@ -131,7 +131,7 @@ def test_addresses_are_aligned() -> None:
 def test_counts() -> None:
     pool = Card().pool()
     first, second = pool.allocate(512), pool.allocate(1024)
-    assert (pool.allocated, pool.peak, pool.reserved) == (1536, 1536, BLOCK)
+    assert (pool.allocated, pool.peak, pool.reserved) == (1536, 1536, SEGMENT)
     del second
     assert (pool.allocated, pool.peak) == (512, 1536)
     pool.reset_peak()
@@ -139,7 +139,7 @@ def test_counts() -> None:
     assert first.nbytes == 512
 
 
-def test_trim_gives_back_idle_blocks_only() -> None:
+def test_trim_gives_back_idle_segments_only() -> None:
     card = Card()
     pool = card.pool()
     kept = pool.allocate(100)
@@ -148,19 +148,19 @@ def test_trim_gives_back_idle_blocks_only() -> None:
     assert pool.trim() == 0
     del dropped
     assert pool.trim() == size
-    assert (pool.reserved, sum(card.out.values())) == (BLOCK, BLOCK)
+    assert (pool.reserved, sum(card.out.values())) == (SEGMENT, SEGMENT)
     del kept
-    assert pool.trim() == BLOCK
+    assert pool.trim() == SEGMENT
     assert (pool.reserved, card.out) == (0, {})
     assert pool.allocate(100).address not in (0, None)
 
 
 def test_a_limit_makes_room_from_idle_memory_of_another_size() -> None:
-    pool = Card().pool(limit=BLOCK)
+    pool = Card().pool(limit=SEGMENT)
     pieces = [pool.allocate(3 << 20) for _ in range(10)]
     pieces.clear()
     assert pool.allocate(30 << 20).nbytes == 30 << 20
-    assert pool.reserved <= BLOCK
+    assert pool.reserved <= SEGMENT
 
 
 def test_a_small_limit_still_serves_small_pieces() -> None:
@@ -170,7 +170,7 @@ def test_a_small_limit_still_serves_small_pieces() -> None:
 
 
 def test_out_of_memory_collects_garbage_first() -> None:
-    pool = Card().pool(limit=BLOCK)
+    pool = Card().pool(limit=SEGMENT)
 
     class Cycle:
         def __init__(self) -> None:
@@ -195,14 +195,14 @@ def test_out_of_memory_says_what_is_where() -> None:
     assert text.startswith("[allocate] no room for 60 MiB on the GPU\n")
     assert f"expect: {60 << 20} bytes free" in text
     assert "30 MiB live in 1 allocation, 30 MiB held by the pool, limit 64 MiB; " in text
-    assert "70 MiB of 100 MiB free on the card" in text
+    assert "70 MiB of 100 MiB free on the GPU" in text
     assert "train.py:7" in text
     assert pool.allocate(30 << 20).address != live.address  # the pool still works
 
 
 def test_the_card_refuses_before_the_limit() -> None:
     pool = Card(size=8 << 20).pool()
-    assert pool.allocate(1 << 20).nbytes == 1 << 20  # no room for a whole block
+    assert pool.allocate(1 << 20).nbytes == 1 << 20  # no room for a whole segment
     with pytest.raises(OutOfMemoryError, match="no room for 16 MiB"):
         pool.allocate(16 << 20)
 

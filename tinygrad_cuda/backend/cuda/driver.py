@@ -238,7 +238,9 @@ class DeviceHandle:
         self.stream = self.call("cuStreamCreate", flags)
         self.copy_stream = self.call("cuStreamCreate", flags)
         self._arena: Allocation | None = None
-        self.pool = DevicePool(self._reserve, self._release, self.memory_info, settings.pool_limit)
+        self.pool = DevicePool(
+            self._allocate_segment, self._free_segment, self.memory_info, settings.pool_limit
+        )
         self._has_pools = self._attribute("MEMORY_POOLS_SUPPORTED")
         self._words = (ctypes.c_uint64 * (PARAMETER_BYTES // 8))()
         self._bytes = memoryview(self._words).cast("B")
@@ -336,7 +338,7 @@ class DeviceHandle:
         )
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of the card, other processes counted in."""
+        """Free and total bytes of the GPU, other processes counted in."""
         self.enter()
         status, free, total = self.driver.cuMemGetInfo()
         if status:
@@ -386,7 +388,7 @@ class DeviceHandle:
         self.call("cuStreamSynchronize", self.stream)
         return idle
 
-    def _reserve(self, nbytes: int) -> int | None:
+    def _allocate_segment(self, nbytes: int) -> int | None:
         self.enter()
         if self._has_pools:
             status, address = self.driver.cuMemAllocAsync(nbytes, self.stream)
@@ -398,7 +400,7 @@ class DeviceHandle:
             raise self.error("cuMemAllocAsync", status)
         return int(address)
 
-    def _release(self, address: int) -> None:
+    def _free_segment(self, address: int) -> None:
         if self._has_pools:
             self.call("cuMemFreeAsync", address, self.stream)
         else:

@@ -1,6 +1,6 @@
-"""Device memory by size class: a free list over large blocks, last freed first used.
+"""A caching allocator of device memory: free pieces by size class, last freed first used.
 
-Knows no driver: blocks come from and go back through two functions, so it is tested anywhere.
+Knows no driver: segments come from and go back through two functions, so it is tested anywhere.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import readable
 
 GRANULE = 512  # every address is a multiple of it
-BLOCK = 32 << 20  # small allocations are cut from blocks of this size
-LARGE = 4 << 20  # from here on an allocation has a block of its own
+SEGMENT = 32 << 20  # small allocations are cut from segments of this size
+LARGE = 4 << 20  # from here on an allocation has a segment of its own
 COARSE = 2 << 20  # the step of large sizes, that of the driver's own memory
 FITS = 8  # a large piece may serve a request that leaves less than an eighth of it
 
@@ -31,7 +31,7 @@ def size_class(nbytes: int) -> int:
     return max(1, -(-nbytes // step)) * step
 
 
-class _Block:
+class _Segment:
     """Memory from the driver, cut from the front; `live` of its pieces are in use."""
 
     __slots__ = ("address", "size", "cut", "live")
@@ -43,7 +43,7 @@ class _Block:
         self.live = 0
 
 
-_Piece = tuple[int, int, _Block]  # address, size class, the block it was cut from
+_Piece = tuple[int, int, _Segment]  # address, size class, the segment it was cut from
 
 
 class Allocation:
@@ -66,27 +66,27 @@ class DevicePool:
     """Hands out device memory and takes it back.
 
     Args:
-        reserve: takes a number of bytes, returns an address, or None when there is no room.
-        release: gives back an address that `reserve` returned.
-        free_memory: (free, total) bytes of the card, for the error text.
+        allocate_segment: takes a number of bytes, returns an address, or None if there is no room.
+        free_segment: gives back an address that `allocate_segment` returned.
+        free_memory: (free, total) bytes of the GPU, for the error text.
         limit: bytes the pool may hold; 0 is no limit.
     """
 
     def __init__(
         self,
-        reserve: Callable[[int], int | None],
-        release: Callable[[int], None],
+        allocate_segment: Callable[[int], int | None],
+        free_segment: Callable[[int], None],
         free_memory: Callable[[], tuple[int, int]],
         limit: int = 0,
     ) -> None:
         self.limit = limit
         self.reserved = 0
         self.describe_live: Callable[[], str] | None = None  # the owners of live memory, for errors
-        self._reserve = reserve
-        self._release = release
+        self._allocate_segment = allocate_segment
+        self._free_segment = free_segment
         self._free_memory = free_memory
         self._free: dict[int, dict[int, _Piece]] = {}  # by size, by address, last freed last
-        self._blocks: list[_Block] = []
+        self._segments: list[_Segment] = []
         self._returned: deque[_Piece] = deque()
         self._sizes: dict[int, int] = {}
         self._allocated = 0
@@ -113,7 +113,7 @@ class DevicePool:
         """Memory of at least `nbytes` bytes, its content undefined.
 
         Raises:
-            OutOfMemoryError: there is no room, after free blocks and garbage were given back.
+            OutOfMemoryError: there is no room, after free segments and garbage were given back.
         """
         return self.take(nbytes, 0)
 
@@ -121,7 +121,7 @@ class DevicePool:
         """The same, at that address if it is free and of that size class.
 
         Raises:
-            OutOfMemoryError: there is no room, after free blocks and garbage were given back.
+            OutOfMemoryError: there is no room, after free segments and garbage were given back.
         """
         size = self._sizes.get(nbytes)
         if size is None:
@@ -147,17 +147,17 @@ class DevicePool:
             return None if piece is None else self._hand_out(nbytes, piece)
 
     def trim(self) -> int:
-        """Gives blocks without a piece in use back to the driver; returns their bytes."""
+        """Gives segments without a piece in use back to the driver; returns their bytes."""
         with self._lock:
             self._take_back()
-            idle = [block for block in self._blocks if block.live == 0]
-            self._blocks = [block for block in self._blocks if block.live]
+            idle = [segment for segment in self._segments if segment.live == 0]
+            self._segments = [segment for segment in self._segments if segment.live]
             for size, pieces in self._free.items():
                 self._free[size] = {at: piece for at, piece in pieces.items() if piece[2].live}
-            for block in idle:
-                self._release(block.address)
-                self.reserved -= block.size
-            return sum(block.size for block in idle)
+            for segment in idle:
+                self._free_segment(segment.address)
+                self.reserved -= segment.size
+            return sum(segment.size for segment in idle)
 
     def _hand_out(self, nbytes: int, piece: _Piece) -> Allocation:
         piece[2].live += 1
@@ -170,12 +170,12 @@ class DevicePool:
         returned = self._returned
         while returned:
             piece = returned.popleft()
-            address, size, block = piece
+            address, size, segment = piece
             try:
                 self._free[size][address] = piece
             except KeyError:
                 self._free[size] = {address: piece}
-            block.live -= 1
+            segment.live -= 1
             self._allocated -= size
 
     def _find(self, size: int) -> _Piece | None:
@@ -183,9 +183,9 @@ class DevicePool:
         if pieces:
             return pieces.popitem()[1]
         if size < LARGE:
-            for block in self._blocks:
-                if block.size - block.cut >= size:
-                    return self._cut(block, size)
+            for segment in self._segments:
+                if segment.size - segment.cut >= size:
+                    return self._cut(segment, size)
             return None
         near = [other for other, pieces in self._free.items() if pieces and self._fits(other, size)]
         return self._free[min(near)].popitem()[1] if near else None
@@ -196,21 +196,21 @@ class DevicePool:
         return size < other <= size + size // FITS
 
     def _grow(self, size: int) -> _Piece | None:
-        """A piece of a new block; of a block just large enough where a whole one has no room."""
-        for amount in (BLOCK, size) if size < LARGE else (size,):
+        """A piece of a new segment, or of one just large enough where a whole one has no room."""
+        for amount in (SEGMENT, size) if size < LARGE else (size,):
             if not self.limit or self.reserved + amount <= self.limit:
-                address = self._reserve(amount)
+                address = self._allocate_segment(amount)
                 if address is not None:
-                    block = _Block(address, amount)
-                    self._blocks.append(block)
+                    segment = _Segment(address, amount)
+                    self._segments.append(segment)
                     self.reserved += amount
-                    return self._cut(block, size)
+                    return self._cut(segment, size)
         return None
 
-    def _cut(self, block: _Block, size: int) -> _Piece:
-        address = block.address + block.cut
-        block.cut += size
-        return address, size, block
+    def _cut(self, segment: _Segment, size: int) -> _Piece:
+        address = segment.address + segment.cut
+        segment.cut += size
+        return address, size, segment
 
     def _insist(self, nbytes: int, size: int) -> _Piece:
         """The last tries: give back what is idle, then collect garbage and give that back."""
@@ -224,7 +224,7 @@ class DevicePool:
             if piece is not None:
                 return piece
         free, total = self._free_memory()
-        pieces = sum(block.live for block in self._blocks)
+        pieces = sum(segment.live for segment in self._segments)
         limit = f", limit {readable(self.limit)}" if self.limit else ""
         owners = f"\n{self.describe_live()}" if self.describe_live is not None else ""
         error = OutOfMemoryError(
@@ -233,7 +233,7 @@ class DevicePool:
             expect=f"{nbytes} bytes free",
             actual=f"{readable(self._allocated)} live in {pieces} allocation{'s' * (pieces != 1)}, "
             f"{readable(self.reserved)} held by the pool{limit}; "
-            f"{readable(free)} of {readable(total)} free on the card{owners}",
+            f"{readable(free)} of {readable(total)} free on the GPU{owners}",
             hint="use a smaller batch, or free tensors that are no longer needed",
         )
         error.nbytes = nbytes
