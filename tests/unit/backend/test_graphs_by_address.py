@@ -29,12 +29,12 @@ class Graph:
         self.addresses = addresses
         self._start("made", staged, numbers)
 
-    def again(self, staged: list[Any], numbers: bytes) -> None:
+    def relaunch(self, staged: list[Any], numbers: bytes) -> None:
         self._start("again", staged, numbers)
 
     def _start(self, how: str, staged: list[Any], numbers: bytes) -> None:
         for piece in staged:
-            piece.waits = False
+            piece.pending = False
         self.log.append((how, list(self.addresses), numbers))
 
 
@@ -125,7 +125,7 @@ def loop() -> Loop:
 def waiting() -> Any:
     """An array that a graph is to fetch."""
     piece: Any = object.__new__(Staged)
-    piece.nbytes, piece.waits = 64, True
+    piece.nbytes, piece.pending = 64, True
     return piece
 
 

@@ -18,7 +18,7 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     FETCHED,
     NUMBERS_WITHIN,
     FetchParams,
-    lent,
+    from_pinned,
 )
 from tinygrad_cuda.backend.launch.graphs_by_address_replay import GRAPHS
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
@@ -89,7 +89,7 @@ def node(words: bytes) -> KernelNode:
 
 
 def waiting(place: int, card: Any = None) -> Any:
-    return lent(card, np.zeros(4), place, 32, lambda nbytes: None)
+    return from_pinned(card, np.zeros(4), place, 32, lambda nbytes: None)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_replay_fetches_from_where_arrays_wait(card: Card, replay: Replay) -> 
     numbers = struct.pack("<2d", 0.5, 0.25)
     replay.run([], [waiting(100)], numbers)
     for place in (200, 300, 300):
-        replay.again([waiting(place)], numbers)
+        replay.relaunch([waiting(place)], numbers)
     replay.run([], [waiting(400)], b"")
     found = [words_of(told[0]) for told in card.started]
     assert [words[0] for words in found] == [100, 200, 300, 300, 400]
@@ -131,7 +131,7 @@ def test_the_driver_is_told_of_changes_only(card: Card, replay: Replay) -> None:
     replay.run([], [waiting(100)], b"")
     assert replay.graph is not None
     for place, updates in ((100, 0), (200, 1), (200, 1), (100, 2)):
-        replay.again([waiting(place)], b"")
+        replay.relaunch([waiting(place)], b"")
         assert replay.graph.updates == updates
 
 
@@ -140,9 +140,9 @@ def test_what_could_not_be_told_is_told_next_time(card: Card, replay: Replay) ->
     replay.run([], [waiting(100)], b"")
     card.status = 1
     with pytest.raises(CudaError, match="SetParams"):
-        replay.again([waiting(200)], b"")
+        replay.relaunch([waiting(200)], b"")
     card.status = 0
-    replay.again([waiting(200)], b"")
+    replay.relaunch([waiting(200)], b"")
     assert [words_of(told[0])[0] for told in card.started] == [100, 200]
 
 
@@ -180,7 +180,7 @@ def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, pe
     for turn, number in enumerate(turns):
         replay.run([number, 5], [waiting(100 + turn)] * fetches)
         if turn % 5 == 0:
-            replay.again([waiting(500 + turn)] * fetches, b"")
+            replay.relaunch([waiting(500 + turn)] * fetches, b"")
             assert words_of(card.started.pop()[0])[0] == 500 + turn or not fetches
         assert words_of(card.started[-1][int(fetches)])[:2] == (number, 5)
         assert not fetches or words_of(card.started[-1][0])[0] == 100 + turn

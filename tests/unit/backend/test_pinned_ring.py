@@ -21,7 +21,7 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     PinnedRing,
     Sent,
     Staged,
-    lent,
+    from_pinned,
 )
 
 
@@ -92,7 +92,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
 
 
 def read(card: Card, at: int, nbytes: int) -> Memory:
-    """What a graph does with an array that it was lent."""
+    """What a graph does with an array that it fetches."""
     memory = Memory(nbytes)
     card.submit(lambda: ctypes.memmove(memory.address, at, nbytes) and None)
     return memory
@@ -106,7 +106,7 @@ def value(card: Card, memory: Any, nbytes: int) -> bytes:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_array_arrives_however_late_it_is_read(card: Card, seed: int) -> None:
-    """Copied, lent to a graph, both, or dropped, at once or much later, in ten rounds."""
+    """Copied, fetched by a graph, both, or dropped, at once or much later, in ten rounds."""
     rng = random.Random(seed)
     ring = PinnedRing(card)  # type: ignore[arg-type]
     waiting: list[tuple[Any, bytes]] = []
@@ -118,7 +118,7 @@ def test_every_array_arrives_however_late_it_is_read(card: Card, seed: int) -> N
         while len(waiting) > rng.choice([0, 0, 30]):
             piece, wanted = waiting.pop(rng.randrange(len(waiting)))
             if rng.random() < 0.7:
-                copied.append((read(card, piece.lend(), piece.nbytes), wanted))
+                copied.append((read(card, piece.address_for_fetch(), piece.nbytes), wanted))
             if rng.random() < 0.3:
                 assert piece.address
                 copied.append((piece, wanted))
@@ -131,13 +131,13 @@ def test_every_array_arrives_however_late_it_is_read(card: Card, seed: int) -> N
         assert value(card, piece, piece.nbytes) == wanted
 
 
-def test_an_array_waits_until_it_was_lent_or_copied(card: Card) -> None:
+def test_an_array_is_pending_until_it_was_fetched_or_copied(card: Card) -> None:
     ring = PinnedRing(card)  # type: ignore[arg-type]
     first, second = (ring.stage(np.arange(9), card.allocate) for _ in range(2))  # type: ignore[arg-type]
-    assert first.waits and second.waits
-    first.lend()
-    assert not first.waits and not card.queue
-    assert second.address and not second.waits and len(card.queue) == 1
+    assert first.pending and second.pending
+    first.address_for_fetch()
+    assert not first.pending and not card.queue
+    assert second.address and not second.pending and len(card.queue) == 1
     assert second.address == second.address and len(card.queue) == 1
     assert value(card, first, 72) == np.arange(9).tobytes()
 
@@ -146,11 +146,11 @@ def test_what_others_keep_is_read_where_it_is(card: Card) -> None:
     """Pinned memory of its own: large arrays go by the driver, and the array lives as long."""
     ring = PinnedRing(card)  # type: ignore[arg-type]
     array = np.arange(LARGEST_STAGED // 8 + 1)
-    large = lent(ring, array, array.ctypes.data, array.nbytes, card.allocate)
-    small = lent(ring, array, array.ctypes.data, 16, card.allocate)
-    assert small.waits and not large.waits
+    large = from_pinned(ring, array, array.ctypes.data, array.nbytes, card.allocate)
+    small = from_pinned(ring, array, array.ctypes.data, 16, card.allocate)
+    assert small.pending and not large.pending
     assert value(card, large, array.nbytes) == array.tobytes()
-    assert small.lend() == array.ctypes.data
+    assert small.address_for_fetch() == array.ctypes.data
 
 
 def test_the_ring_keeps_no_track_of_what_is_gone(card: Card) -> None:
@@ -169,8 +169,8 @@ def test_what_has_been_sent_is_ordinary_memory(card: Card) -> None:
     """No kernel is to fetch it again, and its place in the ring may be another array's."""
     ring = PinnedRing(card)  # type: ignore[arg-type]
     piece = ring.stage(np.arange(4, dtype=np.float32), card.allocate)
-    place = piece.lend()
-    assert type(piece) is Staged and not piece.waits  # a graph has read it where it waits
+    place = piece.address_for_fetch()
+    assert type(piece) is Staged and not piece.pending  # a graph has read it where it waits
     address = piece.address
-    assert type(piece) is Sent and not piece.waits and address != place
-    assert piece.address == piece.lend() == address and not piece.settle()
+    assert type(piece) is Sent and not piece.pending and address != place
+    assert piece.address == piece.address_for_fetch() == address and not piece.upload()

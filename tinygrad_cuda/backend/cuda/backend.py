@@ -31,7 +31,7 @@ from tinygrad_cuda.backend.cuda.raw_kernel import LoadedRawKernel
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier, AsyncCopy
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
-from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, from_pinned
 from tinygrad_cuda.backend.cuda.transfer.prefetch import Prefetch, Prefetcher
 from tinygrad_cuda.backend.cuda.tuner import cold_time
 from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
@@ -116,7 +116,7 @@ class CudaBackend:
         if nbytes >= SMALLEST:
             return self.copier.send(array, entry[1])
         ring = self.gpu.pinned_ring or self.gpu.ring()
-        return lent(ring, array, entry[1], nbytes, self._for_upload)
+        return from_pinned(ring, array, entry[1], nbytes, self._for_upload)
 
     def adopt(self, address: int, nbytes: int, owner: object) -> Adopted:
         """Memory of another library as the storage of a value."""

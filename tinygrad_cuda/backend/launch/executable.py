@@ -418,7 +418,9 @@ class LoweredExecutable:
     def _waiting(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs that wait on the host and are not written to: the graph fetches them."""
         staged = self.machine.staged
-        waiting = sorted(k for k in self.readable if type(inputs[k]) is staged and inputs[k].waits)
+        waiting = sorted(
+            k for k in self.readable if type(inputs[k]) is staged and inputs[k].pending
+        )
         return tuple(waiting[: FETCHED - 1])  # the last are the numbers
 
     def fetch_memory(self, slot: int, nbytes: int) -> Any:

@@ -101,7 +101,7 @@ class LaunchParams:
         self._address_words: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self._maps: list[list[tuple[int, int, TensorMap]]] = [[] for _ in range(count)]
         self._users: list[set[int]] = [set() for _ in range(count)]
-        self._values: list[int] | None = None
+        self._last_addresses: list[int] | None = None
         for number, launch in enumerate(launches):
             start = self._starts[-1]
             for position, word in enumerate(launch.words, start):
@@ -119,18 +119,18 @@ class LaunchParams:
     def twin(self) -> LaunchParams:
         """Parameters of the same launches that change apart from these."""
         other = copy(self)
-        other._values = None
+        other._last_addresses = None
         other._words = array("Q", bytes(self._bytes.nbytes))
         other._bytes = memoryview(other._words).cast("B")
         return other
 
     def fill(self, addresses: list[int]) -> set[int]:
         """Writes what differs from the last run; the launches whose words changed."""
-        old = self._values
+        old = self._last_addresses
         if addresses == old:
             return set()
         changed: set[int] = set()
-        self._values = None  # so that an interruption lets the next run write everything
+        self._last_addresses = None  # so that an interruption lets the next run write everything
         for number, value in enumerate(addresses):
             if old is None or value != old[number]:
                 for position, offset in self._address_words[number]:
@@ -139,7 +139,7 @@ class LaunchParams:
                     words = self._encode(tensor, value + offset)
                     self._bytes[WORD * position : WORD * position + len(words)] = words
                 changed |= self._users[number]
-        self._values = addresses
+        self._last_addresses = addresses
         return changed if old is not None else set(range(len(self._starts) - 1))
 
     def words(self, launch: int) -> bytes:

@@ -105,7 +105,7 @@ class SteadyRuns:
         waiting: list[Any] = []
         self._waiting = waiting
         for piece in given:
-            if type(piece) is staged and piece.waits:
+            if type(piece) is staged and piece.pending:
                 waiting.append(piece)
                 key.append(0)
             else:
@@ -117,10 +117,10 @@ class SteadyRuns:
         if graph is None:
             return False
         if send:
-            graph.again(waiting, self._send())
+            graph.relaunch(waiting, self._send())
             executable.sent = self._packed
         else:
-            graph.again(waiting, b"")
+            graph.relaunch(waiting, b"")
         if self._watch is not None:
             self._watch(executable.first_code, self._codes)
         return True

@@ -1,5 +1,8 @@
 """A program's launches as one CUDA graph: built from the second run on, only changes written.
 
+New addresses reach the graph by a cudaGraphExec update of the kernels that read them
+(cuGraphExecKernelNodeSetParams); addresses that recur get a graph of their own.
+
 It stays in this package: it is made of calls of the driver.
 Without it a compiled step of denoiser_train takes 556 % longer (H200).
 """
@@ -111,9 +114,9 @@ class Replay:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
         self.graph: CudaGraph | None = None  # the one that was started last
-        self._moving: CudaGraph | None = None  # the one that is updated with new addresses
-        self._moved: Addresses = ()  # those of its last update
-        self._settled: GraphsByAddress[CudaGraph] = GraphsByAddress()
+        self._updatable: CudaGraph | None = None  # the one that is updated with new addresses
+        self._last_addresses: Addresses = ()  # those of its last update
+        self._cached: GraphsByAddress[CudaGraph] = GraphsByAddress()
         self._fetch: FetchParams | None = None
         self.count, self.updated = len(launches), 0
 
@@ -125,46 +128,46 @@ class Replay:
             staged: what is fetched.
             numbers: what comes as parameters.
         """
-        # What is lent must be read before another thread can write where it lay.
+        # What is fetched must be read before another thread can write where it lay.
         with self.gpu.lock:
             if self.graph is None:
                 self._begin(addresses, staged, numbers)
             else:
-                self._turn_to(tuple(addresses))
-                self.again(staged, numbers)
+                self._select(tuple(addresses))
+                self.relaunch(staged, numbers)
         if settings.debug >= 1:
             print(f"replay: {self.count} launches, {self.updated} updated", file=sys.stderr)
 
     def _begin(self, addresses: list[int], staged: Sequence[Staged], numbers: bytes) -> None:
         """The first run, which makes the graph."""
-        self._moved = tuple(addresses)
+        self._last_addresses = tuple(addresses)
         self.frame.fill(addresses)
         self._fetch = fetch = self._fetching(staged, numbers)
-        graph = self._moving = self._built(None if fetch is None else fetch.tobytes())
+        graph = self._updatable = self._built(None if fetch is None else fetch.tobytes())
         if fetch is not None:
             fetch.move(graph.parameters(0))
         self.graph = graph
         graph.launch()
 
-    def _turn_to(self, addresses: Addresses) -> None:
+    def _select(self, addresses: Addresses) -> None:
         """Has `graph` be one with these addresses.
 
         Results alternate between few addresses if the caller holds the last ones. Those that come
         again get a graph of their own, so that nothing of it is written again.
         """
-        settled = self._settled
-        graph = settled.find(addresses)
+        cached = self._cached
+        graph = cached.find(addresses)
         self.updated = 0
         if graph is None:
-            graph = self._moving
+            graph = self._updatable
             assert graph is not None
-            if addresses != self._moved:
-                if settled.wanted(addresses):
+            if addresses != self._last_addresses:
+                if cached.wanted(addresses):
                     graph = self._twin(graph, addresses)
-                    settled.keep(addresses, graph)
+                    cached.keep(addresses, graph)
                 else:
                     self.updated = self._write(graph, self.frame, addresses)
-                    self._moved = addresses
+                    self._last_addresses = addresses
         if graph is not self.graph:
             self.graph = graph
             if self._fetch is not None:
@@ -185,12 +188,12 @@ class Replay:
             graph.update(first + number, frame.words(number))
         return graph.updates - before
 
-    def again(self, staged: Sequence[Staged], numbers: bytes) -> None:
+    def relaunch(self, staged: Sequence[Staged], numbers: bytes) -> None:
         """Starts all on the addresses of the last `run`; only what is fetched differs."""
         graph, fetch = self.graph, self._fetch
         assert graph is not None
         if fetch is None:
-            # Nothing is lent: whoever realizes on the GPU is alone with its graphs in any case.
+            # Nothing is fetched: whoever realizes on the GPU is alone with its graphs in any case.
             graph.launch()
             return
         with self.gpu.lock:

@@ -1,7 +1,8 @@
-"""Pinned memory through which small arrays go to the GPU: the host copies them, and does not wait.
+"""A ring of pinned staging buffers through which small arrays go to the GPU.
 
-A copy from pageable memory is staged by the driver, at about twice the time of this. An array that
-only a replayed graph reads goes without a copy by the driver: a kernel of the graph fetches it.
+The host copies them there, and does not wait. A copy from pageable memory is staged by the driver,
+at about twice the time of this. An array that only a replayed graph reads goes without a copy by
+the driver: a kernel of the graph fetches it.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ class Sent:
 
     Attributes:
         nbytes: how long it is.
-        waits: it is not on the GPU, and no graph has read it.
+        pending: it is not on the GPU, and no graph has read it.
         address: where it is on the GPU.
     """
 
     __slots__ = (
-        "nbytes", "waits", "address", "_ring", "_part", "_source_address", "_allocate", "_memory",
+        "nbytes", "pending", "address", "_ring", "_part", "_source_address", "_allocate", "_memory",
         "_source", "__weakref__",
     )  # fmt: skip
 
     nbytes: int
-    waits: bool
+    pending: bool
     address: int
     _ring: PinnedRing
     _part: _Part | None
@@ -52,17 +53,17 @@ class Sent:
     _memory: Allocation | None
     _source: object  # whose memory it is, if it is not the ring's
 
-    def settle(self) -> bool:
+    def upload(self) -> bool:
         """Nothing is to be done."""
         return False
 
-    def lend(self) -> int:
+    def address_for_fetch(self) -> int:
         """Where it can be read."""
         return self.address
 
 
 class Staged(Sent):
-    """A small array that waits in pinned memory until it is needed on the GPU.
+    """A small array in a staging buffer until it is needed on the GPU.
 
     Whoever asks for its `address` has it copied there, and it is a `Sent` from then on; a graph may
     read it where it waits, once: what is read again had better be there.
@@ -85,7 +86,7 @@ class Staged(Sent):
         nbytes: int,
         allocate: Callable[[int], Allocation],
     ) -> None:
-        self.nbytes, self.waits = nbytes, True
+        self.nbytes, self.pending = nbytes, True
         self._source = None
         self._part = part
         self._ring, self._source_address, self._allocate = ring, source_address, allocate
@@ -96,28 +97,28 @@ class Staged(Sent):
         @property
         def address(self) -> int:
             """Where it is on the GPU, behind the work so far of the compute stream."""
-            self.settle()
+            self.upload()
             return _address.__get__(self)
 
-    def settle(self) -> bool:
+    def upload(self) -> bool:
         """Has it copied, if it has not been; says whether."""
         with self._ring.device.lock:
             if self._memory is not None:  # another thread was faster
                 return False
             memory = self._allocate(self.nbytes)
-            self._ring.send(memory.address, self.lend(), self.nbytes)
+            self._ring.send(memory.address, self.address_for_fetch(), self.nbytes)
             self._memory = memory
             _address.__set__(self, memory.address)
             self.__class__ = Sent  # type: ignore[assignment]
             return True
 
-    def lend(self) -> int:
+    def address_for_fetch(self) -> int:
         """Where it can be read by what is enqueued before anything else is staged."""
         if self._memory is not None:  # another thread has had it copied meanwhile
             return self._memory.address
-        self.waits = False
+        self.pending = False
         if self._part is not None and self._part is not self._ring.part:
-            self._part.late = True
+            self._part.read_since = True
         return self._source_address
 
 
@@ -125,16 +126,16 @@ _new = object.__new__
 _address: Any = vars(Sent)["address"]
 
 
-def lent(
+def from_pinned(
     ring: PinnedRing,
     source: object,
     source_address: int,
     nbytes: int,
     allocate: Callable[[int], Allocation],
 ) -> Staged:
-    """An array that waits in its own pinned memory, which nobody changes."""
+    """An array whose own pinned memory is its staging buffer, since nobody changes it."""
     piece = _new(Staged)
-    piece.nbytes, piece.waits, piece._source = nbytes, nbytes <= LARGEST_STAGED, source
+    piece.nbytes, piece.pending, piece._source = nbytes, nbytes <= LARGEST_STAGED, source
     piece._ring, piece._part, piece._source_address, piece._allocate = (
         ring,
         None,
@@ -149,19 +150,19 @@ class _Part:
     """A part of the ring.
 
     Attributes:
-        read: behind the work that reads it, unless `late` says that there was more since.
+        read: behind the work that reads it, unless `read_since` says that there was more since.
         pieces: arrays in it.
     """
 
     def __init__(self, device: DriverCalls, number: int) -> None:
         self.number = number
         self.read = DriverEvent(device, timing=False)
-        self.late = False
+        self.read_since = False
         self.pieces: list[weakref.ref[Staged]] = []
 
 
 class PinnedRing:
-    """A ring of pinned memory in parts; a part is written again when the GPU has read it.
+    """A pinned staging buffer in parts; a part is written again when the GPU has read it.
 
     Args:
         device: the GPU.
@@ -207,19 +208,19 @@ class PinnedRing:
         return self._memory + start
 
     def _turn(self) -> None:
-        """Makes the next part free: what still waits there goes to the GPU."""
+        """Makes the next part free: what is still pending there goes to the GPU."""
         self.part.read.record()
-        self.part.late = False
+        self.part.read_since = False
         self.part = part = self._parts[(self.part.number + 1) % PARTS]
         self._used = PART  # nothing fits until it is free
         for reference in part.pieces:
             piece = reference()
-            if piece is not None and piece.settle():
-                part.late = True
+            if piece is not None and piece.upload():
+                part.read_since = True
         part.pieces.clear()
-        if part.late:
+        if part.read_since:
             part.read.record()
-            part.late = False
+            part.read_since = False
         part.read.synchronize()
         self._used = 0
 
@@ -277,12 +278,12 @@ class FetchParams:
         """Writes the parameters of a run.
 
         Args:
-            staged: the arrays, each of which is lent.
+            staged: the arrays, each of which is fetched from its staging buffer.
             numbers: at most `NUMBERS_WITHIN` bytes, 8 each.
         """
         words, position = self._words, 0
         for piece in staged:
-            address = piece.lend()
+            address = piece.address_for_fetch()
             if words[position] != address:
                 words[position] = address
                 self.changed = True
