@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from tinygrad_cuda.amp.custom_function import custom_bwd, custom_fwd
 from tinygrad_cuda.amp.grad_scaler import GradScaler
-from tinygrad_cuda.amp.within_function import custom_bwd, custom_fwd
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensors.autocast import autocast, is_autocast_available
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from tinygrad_cuda.amp.custom_function import custom_bwd as _custom_bwd
+from tinygrad_cuda.amp.custom_function import custom_fwd as _custom_fwd
 from tinygrad_cuda.amp.grad_scaler import GradScaler as _GradScaler
-from tinygrad_cuda.amp.within_function import custom_bwd as _custom_bwd
-from tinygrad_cuda.amp.within_function import custom_fwd as _custom_fwd
 from tinygrad_cuda.tensors.autocast import autocast as _autocast
 
 
