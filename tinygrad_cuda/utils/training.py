@@ -318,7 +318,7 @@ def fit(
 
     def validated() -> dict[str, float]:
         shown = model if ema is None else ema
-        return {} if validation is None else losses.over("fit", shown, validation, metrics)
+        return {} if validation is None else losses.evaluate("fit", shown, validation, metrics)
 
     try:
         with _interruptible() as interrupted:
@@ -521,7 +521,7 @@ class _TrainingStep:
         self.losses, self.clip, self.accumulate, self.scaler = losses, clip, accumulate, scaler
 
     def __call__(self, batch: Any, last: bool = True) -> Tensor:
-        value = self.losses.of(self.model, batch, {})["loss"]
+        value = self.losses.compute(self.model, batch, {})["loss"]
         scaled = value / self.accumulate if self.accumulate > 1 else value
         (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
         if last:

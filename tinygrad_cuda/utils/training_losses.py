@@ -39,7 +39,7 @@ def evaluate(
         >>> evaluate(model, tc.nn.MSELoss(), [(x, 3 * x), (x, x)])
         {'val_loss': 2.0}
     """
-    return Losses(loss, None, None, model).over("evaluate", model, batches, metrics)
+    return Losses(loss, None, None, model).evaluate("evaluate", model, batches, metrics)
 
 
 class Losses:
@@ -51,7 +51,7 @@ class Losses:
         self.loss, self.training_step, self.half = loss, training_step, half
         self.kind = next((value.device.type for value in model.parameters()), "cpu")
 
-    def of(self, model: Any, batch: Any, metrics: Mapping[str, Loss]) -> dict[str, Tensor]:
+    def compute(self, model: Any, batch: Any, metrics: Mapping[str, Loss]) -> dict[str, Tensor]:
         """The loss of a batch, and its metrics."""
         with autocast(self.kind, self.half) if self.half is not None else nullcontext():
             if self.training_step is not None:
@@ -62,7 +62,7 @@ class Losses:
             losses = {"loss": self.loss(output, target)}
         return losses | {name: function(output, target) for name, function in metrics.items()}
 
-    def over(
+    def evaluate(
         self, op: str, model: Any, batches: Iterable[Any], metrics: Mapping[str, Loss] | None
     ) -> dict[str, float]:
         """Means over all samples, without gradients, in evaluation mode; it restores the modes.
@@ -71,7 +71,7 @@ class Losses:
             op: the public function, for errors.
             model: what is evaluated.
             batches: at least one.
-            metrics: further means, by name.
+            metrics: more means, by name.
 
         Raises:
             DataError: there is no batch.
@@ -84,7 +84,7 @@ class Losses:
             with gradient_mode(False):
                 for batch in batches:
                     size = _size(batch)
-                    for name, value in self.of(model, batch, metrics or {}).items():
+                    for name, value in self.compute(model, batch, metrics or {}).items():
                         totals[name] = totals.get(name, 0.0) + value.float() * size
                     count += size
         finally:
