@@ -202,7 +202,7 @@ def load_emulated(path: Path) -> Any:
     built: list[str] = []
     build = emulator._build
     emulator._checked.clear()
-    emulator._build = lambda source, folder, key, further: built.append(key)
+    emulator._build = lambda source, folder, key, extra_options: built.append(key)
     try:
         with settings.override(cache_dir=path.parent / "cache", cache=True):
             found = emulator.compile_source(SOURCE)

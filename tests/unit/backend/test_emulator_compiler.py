@@ -37,9 +37,9 @@ def count_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
     build = compiler._build
 
-    def counted(source: str, folder: Path, key: str, further: tuple[str, ...]) -> None:
+    def counted(source: str, folder: Path, key: str, extra_options: tuple[str, ...]) -> None:
         built.append(key)
-        build(source, folder, key, further)
+        build(source, folder, key, extra_options)
 
     monkeypatch.setattr(compiler, "_build", counted)
     return built

@@ -94,12 +94,12 @@ def _find_toolchain(chosen: str, path: str) -> Toolchain:
     )
 
 
-def compile_source(source: str, further: tuple[str, ...] = ()) -> Path:
+def compile_source(source: str, extra_options: tuple[str, ...] = ()) -> Path:
     """Compiles one translation unit (prelude and kernels) unless the cache has it.
 
     Args:
         source: the text that NVRTC would get.
-        further: options besides those of all kernels.
+        extra_options: options besides those of all kernels.
 
     Returns:
         The shared library's path.
@@ -113,14 +113,14 @@ def compile_source(source: str, further: tuple[str, ...] = ()) -> Path:
         >>> compile_source(prelude()).suffix
         '.so'
     """
-    key, folder = cache_key(source, further), _folder()
+    key, folder = cache_key(source, extra_options), _folder()
     path = folder / f"{key}.so"
     if path in _checked and path.exists():
         return path
-    if not _is_whole(path):
+    if not _is_valid_entry(path):
         with _locks[int(key[:2], 16)]:
-            if not _is_whole(path):  # else another thread has built it meanwhile
-                _build(source, folder, key, further)
+            if not _is_valid_entry(path):  # else another thread has built it meanwhile
+                _build(source, folder, key, extra_options)
     _checked.add(path)
     return path
 
@@ -133,11 +133,11 @@ def compile_many(sources: Sequence[str]) -> list[Path]:
         return list(pool.map(compile_source, sources))
 
 
-def cache_key(source: str, further: tuple[str, ...] = ()) -> str:
+def cache_key(source: str, extra_options: tuple[str, ...] = ()) -> str:
     """The name of a cache entry: a hash of all that decides the machine code."""
     tools = toolchain()
     digest = hashlib.sha256()
-    for part in (*tools.command, tools.version, *options(), *further, _headers(), source):
+    for part in (*tools.command, tools.version, *options(), *extra_options, _headers(), source):
         data = part.encode()
         digest.update(struct.pack("<Q", len(data)) + data)
     return digest.hexdigest()[:40]
@@ -191,7 +191,7 @@ def _private_folder() -> Path:
     return Path(_private[0].name)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_valid_entry(path: Path) -> bool:
     """Whether the entry is there, undamaged, and the user's own: a library runs when loaded."""
     data = read_own(path)
     if data is None or len(data) <= _FOOTER.size:
@@ -200,14 +200,14 @@ def _is_whole(path: Path) -> bool:
     return bool(magic == _MAGIC and hashlib.sha256(data[: -_FOOTER.size]).digest() == digest)
 
 
-def _build(source: str, folder: Path, key: str, further: tuple[str, ...]) -> None:
+def _build(source: str, folder: Path, key: str, extra_options: tuple[str, ...]) -> None:
     """Source and library under a name of our own first, then moved: no one sees half a file."""
     own = f"{key}.{os.getpid()}.{threading.get_ident()}"
     text, library = folder / f"{own}.cpp", folder / f"{own}.so"
     try:
         text.write_text(source)
         command = [*toolchain().command, *options(), f"-I{HERE}", "-include", str(HEADERS[0])]
-        failed, log = _finished([*command, str(text), "-o", str(library), "-lm", *further])
+        failed, log = _run([*command, str(text), "-o", str(library), "-lm", *extra_options])
         if failed:
             raise _rejected(source, str(text), log)
         if not library.exists() or not library.read_bytes().startswith(_ELF):
@@ -224,7 +224,7 @@ def _build(source: str, folder: Path, key: str, further: tuple[str, ...]) -> Non
                 path.unlink()
 
 
-def _finished(command: Sequence[str]) -> tuple[int, str]:
+def _run(command: Sequence[str]) -> tuple[int, str]:
     """The exit status of a compiler and what it said; Ctrl-C ends it and is no error of its."""
     process = subprocess.Popen(
         command,
