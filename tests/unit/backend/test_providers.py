@@ -248,7 +248,7 @@ def test_a_call_has_no_text_and_its_workspace_is_the_plans() -> None:
     (launch,) = made.launches
     assert made.units() == [] and launch.name not in made.source
     assert made.arena.nbytes == 32 << 20
-    assert launch.moved == 3 * 8 * 8 * 4  # the workspace is not counted as traffic
+    assert launch.bytes_moved == 3 * 8 * 8 * 4  # the workspace is not counted as traffic
 
 
 def test_a_call_has_no_code_to_show(library: CublasLt) -> None:

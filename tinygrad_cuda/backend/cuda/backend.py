@@ -37,7 +37,7 @@ from tinygrad_cuda.backend.cuda.tuner import cold_time
 from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.raw_text import RawText
-from tinygrad_cuda.backend.launch.report import Roof
+from tinygrad_cuda.backend.launch.report import Roofline
 from tinygrad_cuda.backend.launch.tuner import OFF, Tuner
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
@@ -93,7 +93,7 @@ class CudaBackend:
         )  # fmt: skip
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * self.target.lanes * gpu.multiprocessors * gpu.clock_hz
-        self.roof: Roof | None = Roof(gpu.bandwidth, flops)
+        self.roofline: Roofline | None = Roofline(gpu.bandwidth, flops)
         self.graphs: Graphs | None = Graphs(
             partial(Replay, self.gpu), partial(MultiRunGraph, self.gpu)
         )

@@ -21,7 +21,7 @@ from tinygrad_cuda.backend.emu.tensor_map import tensor_map
 from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.raw_text import RawText
-from tinygrad_cuda.backend.launch.report import Roof
+from tinygrad_cuda.backend.launch.report import Roofline
 from tinygrad_cuda.backend.launch.tuner import OFF, Tuner
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
@@ -113,7 +113,7 @@ class EmuBackend:
         self.device = device
         self.error = new_buffer(64, 0)
         self.target = Target.emu()
-        self.roof: Roof | None = None
+        self.roofline: Roofline | None = None
         self._arena = new_buffer(0)
         self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word
         self.tuner = Tuner(self)

@@ -27,7 +27,7 @@ from tinygrad_cuda.backend.launch.launch_params import (
     dependencies,
     first_uses,
 )
-from tinygrad_cuda.backend.launch.report import Roof, report
+from tinygrad_cuda.backend.launch.report import Roofline, report
 from tinygrad_cuda.backend.launch.run_chain import RunChain
 from tinygrad_cuda.backend.launch.steady_replay import SteadyRuns
 from tinygrad_cuda.backend.launch.validate import Validator
@@ -68,7 +68,7 @@ class Machine(Protocol):
     error: Any  # four words: a bad index
     staged: type  # memory whose content waits on the host until a replay fetches it
     target: Target
-    roof: Roof | None  # what it can do at most, where times mean something
+    roofline: Roofline | None  # what it can do at most, where times mean something
     graphs: Graphs | None
 
     def allocate(self, nbytes: int) -> Any:
@@ -446,7 +446,7 @@ class LoweredExecutable:
         if settings.debug >= 2 and validator is None:
             times = self.machine.timed([starter(number) for number in order])
             for number, time in zip(order, times):
-                print(report(self.launches[number], time, self.machine.roof))
+                print(report(self.launches[number], time, self.machine.roofline))
             return
         for number in order:
             self._launch(number, pieces)

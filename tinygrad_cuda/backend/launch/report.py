@@ -1,4 +1,4 @@
-"""What TGC_DEBUG=2 prints of kernels: their times and shares of the roof."""
+"""What TGC_DEBUG=2 prints of kernels: their times and shares of the roofline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.schedule.cost import flops
 
 
-class Roof(NamedTuple):
+class Roofline(NamedTuple):
     """What a machine can do at most: bytes and float32 operations a second."""
 
     bandwidth: float
@@ -21,7 +21,9 @@ def flops_of(launch: PackedLaunch) -> int:
     return sum(flops(node) for node in nodes)
 
 
-def report(launch: PackedLaunch, microseconds: float | None, roof: Roof | None = None) -> str:
+def report(
+    launch: PackedLaunch, microseconds: float | None, roofline: Roofline | None = None
+) -> str:
     """One aligned line; where there is a time, GFLOP/s, GB/s and the share of what is possible."""
     kinds = "+".join(dict.fromkeys(stage.kernel.kind for stage in launch.stages))
     stored = [node for stage in launch.stages for node in stage.kernel.stores]
@@ -30,12 +32,12 @@ def report(launch: PackedLaunch, microseconds: float | None, roof: Roof | None =
     if microseconds is None:
         return line.rstrip()
     work = flops_of(launch)
-    moved = launch.moved
+    bytes_moved = launch.bytes_moved
     text = (
         f"{line} {microseconds:>9.1f} us {work / microseconds / 1e3:>9.1f} GFLOP/s "
-        f"{moved / microseconds / 1e3:>8.1f} GB/s"
+        f"{bytes_moved / microseconds / 1e3:>8.1f} GB/s"
     )
-    if roof is None:
+    if roofline is None:
         return text
-    fastest = 1e6 * max(moved / roof.bandwidth, work / roof.flops)
-    return f"{text} {100 * fastest / microseconds:>5.1f} % of roof"
+    fastest = 1e6 * max(bytes_moved / roofline.bandwidth, work / roofline.flops)
+    return f"{text} {100 * fastest / microseconds:>5.1f} % of roofline"

@@ -60,9 +60,9 @@ class PackedLaunch:
         return self.stages[0].kernel.grid is not None
 
     @property
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """Bytes between it and memory at least."""
-        return sum(stage.moved for stage in self.stages)
+        return sum(stage.bytes_moved for stage in self.stages)
 
     @property
     def site(self) -> str:
@@ -149,7 +149,7 @@ def _is_short_copy(stage: Stage, target: Target) -> bool:
     kernel = stage.kernel
     cheap = kernel.kind == "map" and sum(node.op.cost for node in kernel.nodes) <= CHEAP_COST
     full = target.resident(max(1, stage.shared), FULL) == FULL
-    return cheap and full and stage.moved < target.large
+    return cheap and full and stage.bytes_moved < target.large
 
 
 # What makes stages share a launch. Copies of many blocks stay apart from others: the registers of

@@ -209,7 +209,7 @@ class Stage:
     library: LibraryProduct | None = None  # the call that makes it; then there is no text
 
     @property
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """Bytes between it and memory at least."""
         return _bytes_of(self.words)
 

@@ -101,7 +101,7 @@ class KernelWork:
     def nbytes(self) -> int:
         """Bytes between it and memory at least."""
         if self.launch is not None:
-            return self.launch.moved
+            return self.launch.bytes_moved
         if all(node.op.kind == "movement" for node in self.nodes):
             return 0  # views
         inside = set(self.nodes)
