@@ -28,7 +28,7 @@ Hooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 class _Active(threading.local):
     def __init__(self) -> None:
         self.stack: list[Hooks] = []
-        self.refused = ""
+        self.disabled_message = ""
 
 
 active = _Active()
@@ -49,8 +49,8 @@ class saved_tensors_hooks:
         self._hooks = (pack_hook, unpack_hook)
 
     def __enter__(self) -> None:
-        if active.refused:
-            raise RuntimeError(active.refused)
+        if active.disabled_message:
+            raise RuntimeError(active.disabled_message)
         active.stack.append(self._hooks)
 
     def __exit__(self, *raised: object) -> None:
@@ -74,11 +74,11 @@ class save_on_cpu(saved_tensors_hooks):
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
     """A block in which setting hooks is an error with this message."""
-    before, active.refused = active.refused, error_message
+    before, active.disabled_message = active.disabled_message, error_message
     try:
         yield
     finally:
-        active.refused = before
+        active.disabled_message = before
 
 
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:

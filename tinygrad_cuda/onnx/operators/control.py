@@ -50,13 +50,13 @@ def _scan(call: NodeCall, *operands: Value) -> tuple[Value, ...]:
     states, read = list(operands[: len(operands) - count]), operands[len(operands) - count :]
     results = call.results - len(states)
     axes = call.get("scan_input_axes", [0] * count)
-    turned = call.get("scan_input_directions", [0] * count)
+    reverse = call.get("scan_input_directions", [0] * count)
     steps = read[0].shape[axes[0]]
     rows: list[list[Value]] = []
     for t in range(steps):
         parts = [
             x.select(axis, steps - 1 - t if backwards else t)
-            for x, axis, backwards in zip(read, axes, turned)
+            for x, axis, backwards in zip(read, axes, reverse)
         ]
         made = call.run(call.get("body"), [*states, *parts])
         states = made[: len(states)]
