@@ -103,7 +103,7 @@ def errors(result: Array, a: Array, b: Array) -> tuple[float, float]:
 
 
 def split(x: Array) -> tuple[Array, Array]:
-    """The high and the low part, as tgc_tf32_split and the unit have them."""
+    """The high and the low part, as tgc_tf32_split_unsaturated and the unit have them."""
     high = ((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
     return high, ((x - high).view(np.uint32) & 0xFFFFE000).view(np.float32)
 

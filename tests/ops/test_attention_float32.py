@@ -181,6 +181,61 @@ def test_results_do_not_depend_on_the_order_of_threads(
             assert one.tobytes() == other.tobytes(), f"order {order}"
 
 
+# Large and infinite operands ----------------------------------------------------------------------
+
+LARGEST = float(np.finfo(np.float32).max)
+LARGE = (3.4028e38, -3.4028e38, 3.4e38, LARGEST, -LARGEST)
+TINY = 2.0**-126  # which times one of those is a usual score
+
+
+def with_columns(queries: int, keys: int, **columns: float) -> Problem:
+    """A problem in which a column of q, k, v or g is one number; in a capital's first row alone."""
+    one = problem((1,), (queries, keys, 32, 32))
+    for name, value in columns.items():
+        array = one.arrays["qkvg".index(name.lower())]
+        array[0, : 1 if name.isupper() else None, 3] = value
+    return one
+
+
+def test_numbers_close_to_the_largest(batch: Batch, precision: str) -> None:
+    """Which the first part of a split number cannot round up: of each operand, forward and back.
+
+    The factors beside them leave the exact results finite.
+    """
+    problems = {}
+    for value in LARGE:
+        alone = with_columns(5, 1, v=value, g=0)
+        alone.arrays[0][...] = 0  # so that the weight of the one key is 1 in float32, too
+        problems[f"v {value}"] = alone
+        problems[f"g {value}"] = with_columns(1, 3, g=value, v=0)
+        problems[f"q {value}"] = with_columns(1, 3, q=value, k=TINY)
+        problems[f"k {value}"] = beside = with_columns(5, 3, K=value, q=TINY)
+        beside.arrays[3] /= 16  # so that a gradient's product with the key is finite
+    check(batch, problems, precision)
+
+
+def test_infinite_operands(batch: Batch, precision: str) -> None:
+    """Infinities and finite neighbours are those of a float32 sum; a score of -inf hides its key.
+
+    Gradients of scores are left out: there they are differences of infinities.
+    """
+    problems = {"out, hidden": with_columns(5, 3, q=1.5, K=-np.inf)}
+    for value in (np.inf, -np.inf, np.nan):
+        problems[f"out, {value}"] = with_columns(5, 3, V=value)
+        problems[f"dv, {value}"] = with_columns(5, 3, G=value)
+    for name, one in problems.items():
+        one.record(batch, name)
+    found = batch.run()
+    for name, one in problems.items():
+        result = NAMES.index(name.split(",")[0])
+        with np.errstate(invalid="ignore"):
+            got, want = found[name][result], one.expected()[result]
+        finite = np.isfinite(want)
+        np.testing.assert_array_equal(got[~finite], want[~finite], name)
+        error = np.abs(got[finite] - want[finite]).max() / np.abs(want[finite]).max()
+        assert error <= BOUNDS[precision], f"{name}: {error}"
+
+
 # Precision ----------------------------------------------------------------------------------------
 
 

@@ -180,6 +180,20 @@ def test_float32_by_matrix_units(
         })  # fmt: skip
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
+def test_states_and_weights_close_to_the_largest_number(batch: Batch, precision: str) -> None:
+    """Whose high part of tf32 cannot be rounded up; beside tiny factors."""
+    problems, tiny = {}, 2.0**-126
+    for value in (3.4028e38, -3.4028e38, float(np.finfo(np.float32).max)):
+        state, weight = (Problem(lstm, (1, 9, 37)) for _ in range(2))
+        state.arrays[1][:, 3], state.arrays[2][:, 3] = tiny, value
+        weight.arrays[1][5, 3], weight.arrays[2][:, 3] = value, tiny
+        weight.gs = [g / 8 for g in weight.gs]  # so that its products with the weight are finite
+        problems |= {f"state {value}": state, f"weight {value}": weight}
+    with settings.override(matmul_precision=precision):
+        check(batch, problems)
+
+
 def test_many_steps(batch: Batch) -> None:
     """Two buffers take turns often."""
     check(batch, {name: Problem(op, (30, 4, 9)) for name, op in CELLS.items()})

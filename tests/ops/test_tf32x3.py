@@ -256,6 +256,7 @@ def test_what_is_not_finite_is_that_of_a_float32_sum(repaired_tier: str, batch: 
     a[0, 3], a[1, 5], a[1, 6], a[2, 7] = np.inf, np.inf, -np.inf, np.nan
     a[7, 9] = np.array(0x7FFFFFFF, np.uint32).view(np.float32)  # the GPU's own
     a[3], a[3, 0] = 0, HUGE
+    a[6], a[6, 12] = 0, -3.4028e38  # whose high part is an infinity, too
     a[4], a[4, 7], b[:, 68] = 0, np.inf, 0
     a[5], a[5, 3:5], b[3:5] = 0, HUGE, np.clip(b[3:5], -0.49, 0.49)
     b[2, 69], b[11, 66] = -np.inf, np.array(0xFFFFFFFF, np.uint32).view(np.float32)

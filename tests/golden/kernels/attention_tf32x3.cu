@@ -478,7 +478,7 @@ TGC_STAGE(attention_attention_backward_queries_ab3c127386,
 // Stores output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32) float32; output (16, 12, 1024, 32)
 //   float32.
 // Grid 1536 x 256 threads, 152567808 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_8893cebcb7,
+TGC_STAGE(attention_attention_backward_keys_36f0d0e84d,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -628,8 +628,8 @@ TGC_STAGE(attention_attention_backward_keys_8893cebcb7,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const char* const from = columns_slot + 4608 + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
-        const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
-        const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
+        const auto even = tgc_load_pair(from);
+        const auto odd = tgc_load_pair(from + 144);
         unsigned high_b[2][2], low_b[2][2];
 #pragma unroll
         for (int side = 0; side < 2; side++) {
@@ -692,8 +692,8 @@ TGC_STAGE(attention_attention_backward_keys_8893cebcb7,
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const char* const from = columns_slot + (step * 8 + lane % 4 * 2) * 144 + lane / 4 * 8 + j * 32;
-        const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
-        const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + 144);
+        const auto even = tgc_load_pair(from);
+        const auto odd = tgc_load_pair(from + 144);
         unsigned high_b[2][2], low_b[2][2];
 #pragma unroll
         for (int side = 0; side < 2; side++) {

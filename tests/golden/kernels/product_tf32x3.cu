@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_f8301503f9,
+TGC_STAGE(contract_matmul_add_maximum_17c55830f5,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -70,7 +70,7 @@ TGC_STAGE(contract_matmul_add_maximum_f8301503f9,
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           unsigned parts[2];
-          tgc_tf32_split(__float_as_uint(prefetch_b[i * 4 + v]), parts[0], parts[1]);
+          tgc_tf32_split_unsaturated(__float_as_uint(prefetch_b[i * 4 + v]), parts[0], parts[1]);
           high.at[v] = __uint_as_float(parts[0]);
           low.at[v] = __uint_as_float(parts[1]);
         }
@@ -141,7 +141,7 @@ TGC_STAGE(contract_matmul_add_maximum_f8301503f9,
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           unsigned parts[2];
-          tgc_tf32_split(__float_as_uint(prefetch_b[i * 4 + v]), parts[0], parts[1]);
+          tgc_tf32_split_unsaturated(__float_as_uint(prefetch_b[i * 4 + v]), parts[0], parts[1]);
           high.at[v] = __uint_as_float(parts[0]);
           low.at[v] = __uint_as_float(parts[1]);
         }
@@ -166,7 +166,7 @@ TGC_STAGE(contract_matmul_add_maximum_f8301503f9,
         unsigned a[4];
         tgc_ldmatrix_x4(a, matrix_a + slot * 18432 + step * 32);
 #pragma unroll
-        for (int q = 0; q < 4; q++) tgc_tf32_split(a[q], high[step][q], low[step][q]);
+        for (int q = 0; q < 4; q++) tgc_tf32_split_unsaturated(a[q], high[step][q], low[step][q]);
       }
       float part[64];
       const unsigned long long high_b = matrix_b + turn * 2048;

@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_a9eb12f579,
+TGC_STAGE(contract_matmul_add_maximum_a7d71b8ded,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -89,12 +89,13 @@ TGC_STAGE(contract_matmul_add_maximum_a9eb12f579,
 #pragma unroll
       for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int q = 0; q < 4; q++) tgc_tf32_split(a[step % 2][i][q], high_a[i][q], low_a[i][q]);
+        for (int q = 0; q < 4; q++)
+          tgc_tf32_split_unsaturated(a[step % 2][i][q], high_a[i][q], low_a[i][q]);
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         unsigned high_b[2], low_b[2];
 #pragma unroll
-        for (int q = 0; q < 2; q++) tgc_tf32_split(b[step % 2][j][q], high_b[q], low_b[q]);
+        for (int q = 0; q < 2; q++) tgc_tf32_split_unsaturated(b[step % 2][j][q], high_b[q], low_b[q]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           float part[4] = {};

@@ -53,7 +53,7 @@ tgc_store(p.out, threadIdx.x * 3 + 2, tgc_pack_fp16(low, high));
 """
 SPLIT = """
 unsigned high, low;
-tgc_tf32_split(tgc_load(p.in, threadIdx.x), high, low);
+tgc_tf32_split%s(tgc_load(p.in, threadIdx.x), high, low);
 tgc_store(p.out, threadIdx.x * 2, high);
 tgc_store(p.out, threadIdx.x * 2 + 1, low);
 """
@@ -65,6 +65,16 @@ __syncthreads();
 unsigned r[4];
 tgc_load_x4<32, 384>(r, tile + threadIdx.x % 4 * 24 + threadIdx.x / 4);
 for (int i = 0; i < 4; i++) tgc_store(p.out, threadIdx.x * 4 + i, r[i]);
+"""
+# Neighbours in shared memory, read backwards.
+NEIGHBOURS = """
+float* values = reinterpret_cast<float*>(smem);
+values[2 * threadIdx.x] = tgc_load(p.in, 2 * threadIdx.x);
+values[2 * threadIdx.x + 1] = tgc_load(p.in, 2 * threadIdx.x + 1);
+__syncthreads();
+const auto pair = tgc_load_pair(values + 2 * (31 - threadIdx.x));
+tgc_store(p.out, 2 * threadIdx.x, pair.at[0]);
+tgc_store(p.out, 2 * threadIdx.x + 1, pair.at[1]);
 """
 COPY = """
 const float* from = p.in + threadIdx.x * 4;
@@ -81,8 +91,10 @@ EVERYTHING = "".join(
         kernel("ldmatrix", LDMATRIX_FIELDS, LDMATRIX % ""),
         kernel("ldmatrix_trans", LDMATRIX_FIELDS, LDMATRIX % "_trans"),
         kernel("rounds", "const float* in; unsigned* out;", ROUND),
-        kernel("splits", "const unsigned* in; unsigned* out;", SPLIT),
+        kernel("splits", "const unsigned* in; unsigned* out;", SPLIT % ""),
+        kernel("splits_unsaturated", "const unsigned* in; unsigned* out;", SPLIT % "_unsaturated"),
         kernel("loads", "const unsigned* in; unsigned* out;", LOAD),
+        kernel("pairs", "const float* in; float* out;", NEIGHBOURS),
         kernel(
             "power",
             "const float* in; float* out;",
@@ -260,6 +272,12 @@ def test_four_columns_of_numbers_of_32_bits(unit: EmulatedModule, order: int) ->
     np.testing.assert_array_equal(out, np.stack(expected, 1))
 
 
+def test_pairs_of_neighbours(unit: EmulatedModule) -> None:
+    x, out = np.random.default_rng(0).random((32, 2), np.float32), np.zeros((32, 2), np.float32)
+    launch(unit, "pairs", x, out, block=32, shared=x.nbytes)
+    np.testing.assert_array_equal(out, x[::-1])
+
+
 # Rounding -----------------------------------------------------------------------------------------
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, 1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11, 1 + 2**-10]
@@ -287,23 +305,45 @@ def test_rounding_to_the_formats(unit: EmulatedModule) -> None:
         np.testing.assert_array_equal(got[~nan].view(np.uint16), half[~nan].view(np.uint16))
 
 
-def test_a_number_is_the_sum_of_its_parts(unit: EmulatedModule) -> None:
-    """The first has 10 mantissa bits, the second is at most half of its last one."""
+def parts(unit: EmulatedModule, name: str) -> tuple[Array, Array, Array]:
+    """Numbers of all kinds, some too large to be rounded up, and their two parts."""
     bits = np.random.default_rng(2).integers(0, 2**32, 1024, np.uint32)
     bits[: len(SPECIAL)] = np.float32(SPECIAL).view(np.uint32)
     bits[-4:] = 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7F7FFFFF
+    bits[-8:-4] = 0xFF7FFFFF, 0x7F7FF000, 0xFF7FF000, 0x7F7FEFFF
     out = np.zeros((1024, 2), np.uint32)
-    launch(unit, "splits", bits, out, block=1024)
+    launch(unit, name, bits, out, block=1024)
     assert not (out[:, 0] & 0x1FFF).any()
-    x, (high, low) = bits.view(np.float32), out.view(np.float32).T
+    high, low = out.view(np.float32).T
+    return bits.view(np.float32), high, low
+
+
+@pytest.mark.parametrize("name", ["splits", "splits_unsaturated"])
+def test_a_number_is_the_sum_of_its_parts(unit: EmulatedModule, name: str) -> None:
+    """The first has 10 mantissa bits, the second is at most half of its last one."""
+    x, high, low = parts(unit, name)
     with np.errstate(invalid="ignore", over="ignore"):
         rounds = np.isfinite(x) & (np.abs(x) < np.float32(2.0**128 - 2.0**116))
         both = high.astype(np.float64) + low
         np.testing.assert_array_equal(both[rounds], x.astype(np.float64)[rounds])
         normal = rounds & (np.abs(x) >= np.finfo(np.float32).tiny)
         assert (np.abs(low)[normal] <= np.abs(high)[normal] * 2.0**-11).all()
-        assert not np.isfinite(both[~rounds]).any()  # so that such sums are made again
+        if name == "splits_unsaturated":
+            assert not np.isfinite(both[~rounds]).any()  # so that such sums are made again
         assert np.isnan(low[np.isnan(x)]).all()
+
+
+def test_the_first_part_of_the_largest_numbers_is_finite(unit: EmulatedModule) -> None:
+    """That of an infinity, too, so that its second part alone makes products infinite."""
+    x, high, low = parts(unit, "splits")
+    largest = np.copysign(np.array(0x7F7FE000, np.uint32).view(np.float32), x)
+    close = np.isfinite(x) & (np.abs(x) >= np.float32(2.0**128 - 2.0**116))
+    assert close.sum() >= 4
+    np.testing.assert_array_equal(high[close], largest[close])
+    np.testing.assert_array_equal(high[close].astype(np.float64) + low[close], x[close])
+    infinite = np.isinf(x)
+    np.testing.assert_array_equal(high[infinite], largest[infinite])
+    np.testing.assert_array_equal(low[infinite], x[infinite])
 
 
 # Copies -------------------------------------------------------------------------------------------
@@ -384,9 +424,9 @@ def test_marked_numbers_are_dropped(unit: EmulatedModule) -> None:
 
 
 def test_the_kernels_above_use_every_function() -> None:
-    names = set(re.findall(r"TGC_DEVICE \w+ (tgc_\w+)\(", mma_prelude()))
+    names = set(re.findall(r"TGC_DEVICE .+? (tgc_\w+)\(", mma_prelude()))
     names |= set(re.findall(r"^TGC_MMA\((\w+),", mma_prelude(), re.MULTILINE))
-    assert len(names) == 14
+    assert len(names) == 16
     assert names <= set(re.findall(r"tgc_\w+", EVERYTHING))
     assert all(MMA_NAMES.search(f"  {name}(r);") for name in names)  # what brings mma.cuh in
     assert not MMA_NAMES.search(prelude())

@@ -244,8 +244,8 @@ def wgmma_prelude() -> str:
 
 # The names that mma.cuh, tma.cuh and wgmma.cuh define for kernels.
 MMA_NAMES = re.compile(
-    r"\btgc_(mma_|ldmatrix_|load_x4\b|tf32\b|tf32_split\b|pack_(bf16|fp16)\b|exp2_short\b"
-    r"|unmarked\b|is_marked\b|copy_async16\b)"
+    r"\btgc_(mma_|ldmatrix_|load_(x4|pair)\b|tf32\b|tf32_split(_unsaturated)?\b|pack_(bf16|fp16)\b"
+    r"|exp2_short\b|unmarked\b|is_marked\b|copy_async16\b)"
 )
 TMA_NAMES = re.compile(
     r"\btgc_(tensor_map\b|barrier_|proxy_fence\b|tma_|stmatrix_|named_barrier|cluster_)"

@@ -118,6 +118,20 @@ template <int NEAR, int FAR> TGC_DEVICE void tgc_load_x4(unsigned (&r)[4], const
     r[q] = *reinterpret_cast<const unsigned*>((const char*)from + q % 2 * NEAR + q / 2 * FAR);
 }
 
+// Two neighbours. Loads stay behind the products that precede them in the text: the compiler gathers
+// others ahead of those, in more registers than a kernel of two results has left.
+TGC_DEVICE tgc_vector<float, 2> tgc_load_pair(const void* from) {
+#ifdef TGC_EMULATOR
+  return *reinterpret_cast<const tgc_vector<float, 2>*>(from);
+#else
+  tgc_vector<float, 2> pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.at[0]), "=f"(pair.at[1])
+               : "r"((unsigned)__cvta_generic_to_shared(from)) : "memory");
+  return pair;
+#endif
+}
+
 // --------------------------------------------------------------------------------------- products
 // d += a b, on fragments as drawn above.
 
@@ -155,9 +169,29 @@ TGC_DEVICE unsigned tgc_tf32(float value) {
 #endif
 }
 // A float32 as the sum of two numbers: `high` has 10 mantissa bits, to nearest, ties away from zero,
-// and `low` what is left, exactly; the unit reads its first 10. Of an infinity, and of what `high`
-// rounds to one, the sum is no number; that of no number is none.
+// and `low` what is left, exactly; the unit reads its first 10. No `high` is infinite: the largest
+// numbers are rounded toward zero, and an infinity is the largest `high` and an infinite `low`. Of
+// no number `low` is none. Four instructions, one of which saturates (min.xorsign.abs: the smaller
+// magnitude, with the product's sign); sm_80 does not have it and takes two.
 TGC_DEVICE void tgc_tf32_split(unsigned value, unsigned& high, unsigned& low) {
+  const unsigned most = 0x7f7fefffu;  // rounds to the largest finite number of 10 mantissa bits
+#if defined(TGC_EMULATOR)
+  const unsigned bounded = (value & 0x7fffffffu) > most ? (value & 0x80000000u) | most : value;
+#elif __CUDA_ARCH__ >= 860
+  float smaller;
+  asm("min.xorsign.abs.f32 %0, %1, %2;"
+      : "=f"(smaller) : "f"(__uint_as_float(value)), "f"(__uint_as_float(most)));
+  const unsigned bounded = __float_as_uint(smaller);
+#else
+  const float limit = __uint_as_float(most);
+  const unsigned bounded = __float_as_uint(fminf(fmaxf(__uint_as_float(value), -limit), limit));
+#endif
+  high = (bounded + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(__uint_as_float(value) - __uint_as_float(high));
+}
+// The same by three instructions, for kernels that sum again what is not finite: of an infinity, and
+// of what `high` rounds to one, the sum is no number.
+TGC_DEVICE void tgc_tf32_split_unsaturated(unsigned value, unsigned& high, unsigned& low) {
   high = (value + 0x1000u) & 0xffffe000u;
   low = __float_as_uint(__uint_as_float(value) - __uint_as_float(high));
 }

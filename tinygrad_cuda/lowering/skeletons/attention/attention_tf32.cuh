@@ -5,7 +5,9 @@
 //    probabilities are rounded to the nearest.
 // 2. Three products ("highest"): each factor is the sum of a high and a low tf32 number; low * high,
 //    high * low and high * high of 8 k are summed in the unit, which truncates, and that sum is added
-//    to a float32 register. Rows of operands that are not finite are no numbers.
+//    to a float32 register. No part of a finite number is infinite, since nothing is summed again
+//    here. An infinity has results of IEEE 754 beside factors below 2^9, whose low parts are then so
+//    small that eight of their products with its high part are finite.
 //
 // A warp's scores are the first factor of the next product as they lie in its registers: of 8 columns,
 // a thread has 2 pair and 2 pair + 1, and so the unit's k is pair and pair + 4. The other factor's
@@ -18,7 +20,7 @@
 // twice the shared memory of 16-bit ones.
 //
 // 8 x 12 heads of 1024 x 64, causal, on an H200, us of the forward kernel, of queries and of keys:
-// one product 135, 187, 238 (96 TFLOP/s forward); three 341, 492, 623.
+// one product 135, 187, 238 (96 TFLOP/s forward); three 341, 492, 623, before their splits saturated.
 //@ products
 #pragma unroll 2
 for (int step = 0; step < @steps@; step++) {
@@ -61,8 +63,8 @@ for (int step = 0; step < @columns@ / 8; step++) {
 #pragma unroll
   for (int j = 0; j < @width@ / 8; j += 2) {
     const char* const from = @b@ + (step * 8 + lane % 4 * 2) * @stride@ + lane / 4 * 8 + j * 32;
-    const auto even = *reinterpret_cast<const tgc_vector<float, 2>*>(from);
-    const auto odd = *reinterpret_cast<const tgc_vector<float, 2>*>(from + @stride@);
+    const auto even = @load_pair@(from);
+    const auto odd = @load_pair@(from + @stride@);
     @multiply@
   }
 }

@@ -8,6 +8,7 @@ from tinygrad_cuda.lowering.skeletons.attention.mma import AttentionText
 from tinygrad_cuda.lowering.skeletons.attention.tiles import TF32, AttentionPart, AttentionTile
 
 CUH = "attention_tf32.cuh"
+PAIR = "*reinterpret_cast<const tgc_vector<float, 2>*>"
 
 
 class TensorFloatText(AttentionText):
@@ -57,6 +58,7 @@ class TensorFloatText(AttentionText):
                 element=self._element(factor, f"{factor}[i][step][q % 2 * 2 + q / 2]"),
             ),
             multiply=both if split else self._text("multiply", sum=total),
+            load_pair="tgc_load_pair" if split and len(self.part.results) == 2 else PAIR,
             b=b,
             stride=self.tile.stride(width),
             width=width,

@@ -20,12 +20,13 @@ unsigned high_a[@tiles_m@][4], low_a[@tiles_m@][4];
 #pragma unroll
 for (int i = 0; i < @tiles_m@; i++)
 #pragma unroll
-  for (int q = 0; q < 4; q++) tgc_tf32_split(a[step % 2][i][q], high_a[i][q], low_a[i][q]);
+  for (int q = 0; q < 4; q++)
+    tgc_tf32_split_unsaturated(a[step % 2][i][q], high_a[i][q], low_a[i][q]);
 #pragma unroll
 for (int j = 0; j < @tiles_8@; j++) {
   unsigned high_b[2], low_b[2];
 #pragma unroll
-  for (int q = 0; q < 2; q++) tgc_tf32_split(b[step % 2][j][q], high_b[q], low_b[q]);
+  for (int q = 0; q < 2; q++) tgc_tf32_split_unsaturated(b[step % 2][j][q], high_b[q], low_b[q]);
 #pragma unroll
   for (int i = 0; i < @tiles_m@; i++) {
     float part[4] = {};
@@ -92,7 +93,7 @@ for (int block = virtual_block; block < @tiles@; block += @blocks@) {
       unsigned a[4];
       @ldmatrix_a@(a, matrix_a + slot * @bytes_a@ + step * @step_a@);
 #pragma unroll
-      for (int q = 0; q < 4; q++) tgc_tf32_split(a[q], high[step][q], low[step][q]);
+      for (int q = 0; q < 4; q++) tgc_tf32_split_unsaturated(a[q], high[step][q], low[step][q]);
     }
     float part[@warp_n@ / 2];
     const unsigned long long high_b = matrix_b + turn * (2 * @part_bytes@ / 16);
@@ -153,7 +154,7 @@ auto put_parts = [&](int turn) {
 #pragma unroll
     for (int v = 0; v < @width@; v++) {
       unsigned parts[2];
-      tgc_tf32_split(__float_as_uint(prefetch_b[i * @width@ + v]), parts[0], parts[1]);
+      tgc_tf32_split_unsaturated(__float_as_uint(prefetch_b[i * @width@ + v]), parts[0], parts[1]);
       high.at[v] = __uint_as_float(parts[0]);
       low.at[v] = __uint_as_float(parts[1]);
     }
