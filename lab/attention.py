@@ -87,13 +87,13 @@ def lowered(case: Case, tile: tiles.AttentionTile | None) -> Any:
     back = attention_backward(g, q, k, v, logsumexp, delta, no_mask(q), **how)
     program = inputs.program(out, *(output(back, index=index) for index in range(3)))
     chosen = skeleton.tile_of
-    default = tiles.LONG, tiles.TMA_TILES, tiles.TMA_GRADIENTS, tiles.TMA_GRADIENT_TILES
+    default = tiles.LONG, tiles.PAIRED, tiles.TMA_TILES, tiles.TMA_GRADIENT_TILES
     if tile is not None:
         forward, gradients = (
-            (tile,) if tile in given else () for given in (default[1], default[3])
+            (tile,) if tile in given else () for given in (default[2], default[3])
         )
-        tiles.LONG, tiles.TMA_TILES = 0, forward
-        tiles.TMA_GRADIENTS, tiles.TMA_GRADIENT_TILES = True, gradients
+        tiles.LONG, tiles.PAIRED = 0, 1 << 20
+        tiles.TMA_TILES, tiles.TMA_GRADIENT_TILES = forward, gradients
 
     def forced(part: tiles.AttentionPart, target: Target) -> tiles.AttentionTile | None:
         if tile is None or tile.consumers:
@@ -110,7 +110,7 @@ def lowered(case: Case, tile: tiles.AttentionTile | None) -> Any:
             return lower.lower(program, TARGET), program
     finally:
         skeleton.tile_of = chosen
-        tiles.LONG, tiles.TMA_TILES, tiles.TMA_GRADIENTS, tiles.TMA_GRADIENT_TILES = default
+        tiles.LONG, tiles.PAIRED, tiles.TMA_TILES, tiles.TMA_GRADIENT_TILES = default
 
 
 def peers(case: Case, runner: Runner, tensors: list[Any], want: list[Any]) -> dict[str, float]:

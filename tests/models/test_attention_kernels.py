@@ -167,7 +167,6 @@ def test_dropped_weights_are_those_of_the_composition(
     memory."""
     if by_tma:
         monkeypatch.setattr(tiles, "LONG", 0)
-        monkeypatch.setattr(tiles, "TMA_GRADIENTS", True)
     random = np.random.default_rng(6)
     queries, keys = 37, 61
     arrays = [random.standard_normal((2, 2, n, width)) for n in (queries, keys, keys)]

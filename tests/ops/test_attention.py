@@ -215,9 +215,10 @@ def by_tma(
         pytest.skip("TMA and wgmma are of sm_90a")
     monkeypatch.setattr(backend, "target", replace(backend.target, multiprocessors=2))
     forward = text is TmaText
-    monkeypatch.setattr(tiles, "LONG", 0 if forward else INT_MAX)
-    monkeypatch.setattr(tiles, "TMA_GRADIENTS", not forward)
-    monkeypatch.setattr(tiles, "TMA_TILES" if forward else "TMA_GRADIENT_TILES", (tile,))
+    monkeypatch.setattr(tiles, "LONG", 0)
+    monkeypatch.setattr(tiles, "PAIRED", INT_MAX)
+    monkeypatch.setattr(tiles, "TMA_TILES", (tile,) if forward else ())
+    monkeypatch.setattr(tiles, "TMA_GRADIENT_TILES", () if forward else (tile,))
     made: list[Any] = []
     stage = text.stage
     monkeypatch.setattr(text, "stage", lambda text: made.append(text) or stage(text))
@@ -250,8 +251,8 @@ def test_the_forward_pass_by_tma(
 
 def test_the_kernel_by_tma_is_for_many_keys() -> None:
     """Of few ones its rounds take longer to begin than they save."""
-    for keys, found in ((tiles.LONG - 1, 0), (tiles.LONG, 1)):
-        made = lowered(Problem((2,), (64, keys, 64, 64)), Target.h200())
+    for keys, width, found in ((tiles.LONG - 1, 64, 0), (tiles.LONG, 64, 3), (tiles.LONG, 128, 2)):
+        made = lowered(Problem((2,), (keys, keys, width, width)), Target.h200())
         assert sum("tgc_tma_load" in launch.text for launch in made.launches) == found
 
 
@@ -562,7 +563,7 @@ def test_the_kernels_by_tma_compile_without_spills(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    monkeypatch.setattr(tiles, "TMA_GRADIENTS", True)
+    monkeypatch.setattr(tiles, "PAIRED", INT_MAX)
     made = lowered(Problem((200,), (600, 600, width, width), causal=True), target_of("sm_90"))
     own = [launch for launch in made.launches if "tgc_tma_load" in launch.text]
     assert len(own) == (1 if width == 256 else 3)

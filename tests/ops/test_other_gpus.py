@@ -21,7 +21,7 @@ from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.lowering.lower import Lowered, lower
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, quickest_cut
 from tinygrad_cuda.lowering.target import Target, traffic_of
 
 EMU = as_device("emu")
@@ -97,13 +97,13 @@ def test_a_small_gpu_gets_other_cuts_with_the_same_values(
 @pytest.mark.parametrize(("multiprocessors", "parts"), [(8, 16), (16, 32), (60, 118), (132, 256)])
 def test_a_sum_is_split_by_the_number_of_multiprocessors(multiprocessors: int, parts: int) -> None:
     target = replace(H200, multiprocessors=multiprocessors)
-    assert plan(Product(1, 64, 64, 1 << 16, 4), target).slices == parts
+    assert quickest_cut(Product(1, 64, 64, 1 << 16, 4), target).slices == parts
 
 
 def test_tiles_fit_the_shared_memory_of_a_block() -> None:
     for size in (40, 300, 2000):
         for itemsize in (4, 8):
-            found = plan(Product(1, size, size, size, itemsize), SMALL)
+            found = quickest_cut(Product(1, size, size, size, itemsize), SMALL)
             assert found.tile.shared(itemsize) <= SMALL.block_shared
 
 

@@ -353,197 +353,231 @@ TGC_STAGE(row_sum_mul_15dd8af10f,
   }
 }
 
-// attention, queries: 192 x 1024 x 1024, tiles of 128 x 128, 3 slots, 64424509440 FLOPs: attention_backward
+// attention, queries: 192 x 1024 x 1024, tiles of 128 x 64, 4 slots, 64424509440 FLOPs: attention_backward
 //   output output output.
 // Stores output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64)
 //   bfloat16.
-// Grid 1536 x 256 threads, 127401984 bytes moved at least.
-TGC_STAGE(attention_attention_backward_queries_29f9346f8d,
-  const tgc_bfloat16* in0;
-  const tgc_bfloat16* in1;
+// Grid 132 x 256 threads, 127401984 bytes moved at least.
+TGC_STAGE(attention_attention_backward_queries_fc611f4847,
+  tgc_tensor_map map_in2;
+  tgc_tensor_map map_in3;
+  tgc_tensor_map map_in4;
+  tgc_tensor_map map_in5;
+  const float* in0;
+  const float* in1;
+  tgc_bfloat16* out0;
   const tgc_bfloat16* in2;
   const tgc_bfloat16* in3;
-  const float* in4;
-  const float* in5;
-  tgc_bfloat16* out0;
+  const tgc_bfloat16* in4;
+  const tgc_bfloat16* in5;
 ) {
-  const int tile = 7 - virtual_block % 8;
-  const int batch = virtual_block / 8;
-  const int query_first = tile * 128;
-  const int lane = threadIdx.x % 32, row_first = threadIdx.x / 32 * 16;
-  const int first_column = 0, last_column = query_first + 128 < 1024 ? query_first + 128 : 1024;
+  unsigned long long* const full_rows = reinterpret_cast<unsigned long long*>(smem + 98304);
+  unsigned long long* const empty_rows = full_rows + 1;
+  unsigned long long* const full = full_rows + 2;
+  unsigned long long* const empty = full + 4;
   char* const ring = smem + 32768;
-  auto fetch_q = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int query = first + row;
-      const bool inside = query < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in0 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
+  if (threadIdx.x == 0) {
+    tgc_barrier_init(full_rows, 1);
+    tgc_barrier_init(empty_rows, 8);
+    for (int slot = 0; slot < 4; slot++) {
+      tgc_barrier_init(full + slot, 1);
+      tgc_barrier_init(empty + slot, 8);
     }
-  };
-
-  auto fetch_g = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int query = first + row;
-      const bool inside = query < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in1 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
-    }
-  };
-
-  auto fetch_k = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int key = first + row;
-      const bool inside = key < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in2 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
-    }
-  };
-
-  auto fetch_v = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int key = first + row;
-      const bool inside = key < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in3 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
-    }
-  };
-  auto fetch = [&](int first, int slot) {
-    if (first < last_column) {
-      fetch_k(first, ring + slot * 32768);
-      fetch_v(first, ring + slot * 32768 + 16384);
-    }
-    tgc_copy_commit();
-  };
-  fetch_q(query_first, smem);
-  fetch_g(query_first, smem + 16384);
-  fetch(first_column, 0);
-  int slot = 0, free_slot = 1;
-
-  const int group = threadIdx.x / 128;
-  const unsigned long long rows_0 =
-      tgc_wgmma_descriptor(smem + group * 8192, 16384, 1024, 8);
-  const unsigned long long columns_0 = tgc_wgmma_descriptor(ring, 16384, 1024, 8);
-  const unsigned long long columns_1 =
-      tgc_wgmma_descriptor(ring + 16384, 16384, 1024, 8);
-  const unsigned long long rows_1 =
-      tgc_wgmma_descriptor(smem + 16384 + group * 8192, 16384, 1024, 8);
-
-  float by_query[1][8][4] = {};
-  unsigned moved[8][4];
-  float shift[1][2], delta[1][2];
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int query = query_first + row_first + half * 8 + lane / 4;
-    shift[0][half] = INFINITY;
-    delta[0][half] = 0.0f;
-    if (query < 1024) {
-      const float in4 = tgc_load(p.in4, batch * 1024 + query);
-      const float in5 = tgc_load(p.in5, batch * 1024 + query);
-      shift[0][half] = in4 == -INFINITY ? INFINITY : in4 * 1.44269504f;
-      delta[0][half] = in5;
-    }
+    tgc_barrier_fence();
   }
-
-#pragma unroll 1
-  for (int column_first = first_column; column_first < last_column; column_first += 128) {
-    tgc_copy_wait<3 - 3>();
-    tgc_proxy_fence();
-    __syncthreads();  // the slot is full, and the products of the turn before the last are complete
-    const char* const columns_slot = ring + slot * 32768;
-    const int turn = slot * 2048;
-    float score[1][16][4], share[1][16][4];
-    tgc_wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-      tgc_wgmma_bf16<128>(*reinterpret_cast<float (*)[64]>(&score[0]),
-                         rows_0 + (step / 4 * 16384 + step % 4 * 32) / 16,
-                         columns_0 + turn + (step / 4 * 16384 + step % 4 * 32) / 16, step > 0);
-    tgc_wgmma_commit();
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-      tgc_wgmma_bf16<128>(*reinterpret_cast<float (*)[64]>(&share[0]),
-                         rows_1 + (step / 4 * 16384 + step % 4 * 32) / 16,
-                         columns_1 + turn + (step / 4 * 16384 + step % 4 * 32) / 16, step > 0);
-    tgc_wgmma_commit();
-    fetch(column_first + 128, free_slot);
-    slot = slot + 1 < 3 ? slot + 1 : 0;
-    free_slot = free_slot + 1 < 3 ? free_slot + 1 : 0;
-    tgc_wgmma_wait<1>();
-    if (column_first + 127 > query_first + row_first) {
-#pragma unroll
-      for (int j = 0; j < 16; j++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
-          const int query = query_first + row_first + q / 2 * 8 + lane / 4;
-          const int key = column_first + j * 8 + lane % 4 * 2 + q % 2;
-          bool seen = key <= query;
-          if (!seen) score[0][j][q] = -INFINITY;
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < 16; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
-        constexpr int i = 0;
-        score[i][j][q] = tgc_exp2_short(tgc_fma(score[i][j][q], 0.18033688011112042f, -shift[i][q / 2]));
-      }
-    tgc_wgmma_wait<0>();
-#pragma unroll
-    for (int j = 0; j < 16; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) share[0][j][q] = score[0][j][q] * (share[0][j][q] - delta[0][q / 2]);
-#pragma unroll
-    for (int step = 0; step < 8; step++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
-        const float* const pair = share[0][2 * step + q / 2] + q % 2 * 2;
-        moved[step][q] = tgc_pack_bf16(pair[0], pair[1]);
-      }
-    tgc_wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 8; step++)
-      tgc_wgmma_bf16_rs<64, true>(*reinterpret_cast<float (*)[32]>(&by_query[0]), moved[step],
-                                columns_0 + turn + step * 128, true);
-    tgc_wgmma_commit();
-    tgc_wgmma_wait<0>();  // or else ptxas serializes the products (C7514)
-  }
-  tgc_wgmma_wait<0>();
-
-  tgc_copy_wait<0>();
   __syncthreads();
+  if (threadIdx.x < 128) {
+    tgc_registers_give<24>();
+    const int lane = threadIdx.x % 32;
+    int slot = 0;
+    unsigned parity = 1, parity_rows = 1;
+    if (threadIdx.x == 0) {
+#pragma unroll 1
+      for (int round = 0; round * 132 < 1536; round++) {
+        const int index = round * 132 + (round % 2 ? 131 - virtual_block : virtual_block);
+        if (index >= 1536) break;
+        // Heads whose keys and values the L2 cache holds; of these the tiles with most keys first.
+        const int section = index / 800, rest = index % 800;
+        const int heads = 192 - section * 100 < 100 ? 192 - section * 100 : 100;
+        const int tile = 7 - rest / heads;
+        const int batch = section * 100 + rest % heads;
+        const int query_first = tile * 128;
+        const int first_column = 0, last_column = query_first + 128 < 1024 ? query_first + 128 : 1024;
+        tgc_barrier_wait(empty_rows, parity_rows);
+        parity_rows ^= 1;
+        tgc_barrier_expect(full_rows, 32768);
+        {
+        const int at[3] = {0, query_first, batch};
+        tgc_tma_load(smem, &p.map_in2, full_rows, at);
+        }
+        {
+        const int at[3] = {0, query_first, batch};
+        tgc_tma_load(smem + 16384, &p.map_in5, full_rows, at);
+        }
+#pragma unroll 1
+        for (int column_first = first_column; column_first < last_column; column_first += 64) {
+          tgc_barrier_wait(empty + slot, parity);
+          tgc_barrier_expect(full + slot, 16384);
+          {
+          const int at[3] = {0, column_first, batch};
+          tgc_tma_load(ring + slot * 16384, &p.map_in3, full + slot, at);
+          }
+          {
+          const int at[3] = {0, column_first, batch};
+          tgc_tma_load(ring + slot * 16384 + 8192, &p.map_in4, full + slot, at);
+          }
+          slot++;
+          if (slot == 4) {
+            slot = 0;
+            parity ^= 1;
+          }
+        }
+      }
+    }
+  } else {
+    tgc_registers_take<240>();
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 128 - 1;
+    const int row_first = (threadIdx.x / 32 - 4) * 16;
+    const unsigned long long rows_0 =
+        tgc_wgmma_descriptor(smem + group * 8192, 16384, 1024, 8);
+    const unsigned long long rows_1 =
+        tgc_wgmma_descriptor(smem + 16384 + group * 8192, 16384, 1024, 8);
+    const unsigned long long columns_0 = tgc_wgmma_descriptor(ring, 8192, 1024, 8);
+    const unsigned long long columns_1 =
+        tgc_wgmma_descriptor(ring + 8192, 8192, 1024, 8);
+    int slot = 0;
+    unsigned parity = 0, parity_rows = 0;
+#pragma unroll 1
+    for (int round = 0; round * 132 < 1536; round++) {
+      const int index = round * 132 + (round % 2 ? 131 - virtual_block : virtual_block);
+      if (index >= 1536) break;
+      // Heads whose keys and values the L2 cache holds; of these the tiles with most keys first.
+      const int section = index / 800, rest = index % 800;
+      const int heads = 192 - section * 100 < 100 ? 192 - section * 100 : 100;
+      const int tile = 7 - rest / heads;
+      const int batch = section * 100 + rest % heads;
+      const int query_first = tile * 128;
+      const int first_column = 0, last_column = query_first + 128 < 1024 ? query_first + 128 : 1024;
+      float by_query[1][8][4] = {};
+      unsigned moved[4][4];
+      float shift[1][2], delta[1][2];
 #pragma unroll
-  for (int j = 0; j < 8; j++)
+      for (int half = 0; half < 2; half++) {
+        const int query = query_first + row_first + half * 8 + lane / 4;
+        shift[0][half] = INFINITY;
+        delta[0][half] = 0.0f;
+        if (query < 1024) {
+          const float in0 = tgc_load(p.in0, batch * 1024 + query);
+          const float in1 = tgc_load(p.in1, batch * 1024 + query);
+          shift[0][half] = in0 == -INFINITY ? INFINITY : in0 * 1.44269504f;
+          delta[0][half] = in1;
+        }
+      }
+      tgc_barrier_wait(full_rows, parity_rows);
+      parity_rows ^= 1;
+      int before = -1;  // the slot that the products in flight read
+#pragma unroll 1
+      for (int column_first = first_column; column_first < last_column; column_first += 64) {
+        tgc_barrier_wait(full + slot, parity);
+        const char* const columns_slot = ring + slot * 16384;
+        const int turn = slot * 1024;
+        float score[1][8][4], share[1][8][4];
+        tgc_wgmma_fence();
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-      *reinterpret_cast<unsigned*>(smem + (row_first + half * 8 + lane / 4) * 144
-                                   + j * 16 + lane % 4 * 4) =
-          tgc_pack_bf16(by_query[0][j][half * 2] * 0.125f, by_query[0][j][half * 2 + 1] * 0.125f);
-  __syncwarp();
+        for (int step = 0; step < 4; step++)
+          tgc_wgmma_bf16<64>(*reinterpret_cast<float (*)[32]>(&score[0]),
+                             rows_0 + (step / 4 * 16384 + step % 4 * 32) / 16,
+                             columns_0 + turn + (step / 4 * 8192 + step % 4 * 32) / 16, step > 0);
+        tgc_wgmma_commit();
 #pragma unroll
-  for (int e = lane; e < 128; e += 32) {
-    const int row = row_first + e / (8), chunk = e % 8;
-    const int query = query_first + row;
-    if (query < 1024)
-      tgc_store_vector(p.out0, batch * 65536 + query * 64 + chunk * 8,
-                       *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(
-                           smem + row * 144 + chunk * 16));
+        for (int step = 0; step < 4; step++)
+          tgc_wgmma_bf16<64>(*reinterpret_cast<float (*)[32]>(&share[0]),
+                             rows_1 + (step / 4 * 16384 + step % 4 * 32) / 16,
+                             columns_1 + turn + (step / 4 * 8192 + step % 4 * 32) / 16, step > 0);
+        tgc_wgmma_commit();
+        tgc_wgmma_wait<1>();
+        if (lane == 0 && before >= 0) tgc_barrier_arrive(empty + before);
+        if (column_first + 63 > query_first + row_first) {
+#pragma unroll
+          for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+              const int query = query_first + row_first + q / 2 * 8 + lane / 4;
+              const int key = column_first + j * 8 + lane % 4 * 2 + q % 2;
+              bool seen = key <= query;
+              if (!seen) score[0][j][q] = -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) {
+            constexpr int i = 0;
+            score[i][j][q] = tgc_exp2_short(tgc_fma(score[i][j][q], 0.18033688011112042f, -shift[i][q / 2]));
+          }
+        tgc_wgmma_wait<0>();
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) share[0][j][q] = score[0][j][q] * (share[0][j][q] - delta[0][q / 2]);
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) {
+            const float* const pair = share[0][2 * step + q / 2] + q % 2 * 2;
+            moved[step][q] = tgc_pack_bf16(pair[0], pair[1]);
+          }
+        tgc_wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+          tgc_wgmma_bf16_rs<64, true>(*reinterpret_cast<float (*)[32]>(&by_query[0]), moved[step],
+                                    columns_0 + turn + step * 128, true);
+        tgc_wgmma_commit();
+        tgc_wgmma_wait<0>();  // or else ptxas serializes the products (C7514)
+        before = slot;
+        slot++;
+        if (slot == 4) {
+          slot = 0;
+          parity ^= 1;
+        }
+      }
+      tgc_wgmma_wait<0>();
+      if (lane == 0) {
+        if (before >= 0) tgc_barrier_arrive(empty + before);
+        tgc_barrier_arrive(empty_rows);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int query = query_first + row_first + half * 8 + lane / 4;
+        const bool inside = query < 1024;
+        {
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+          tgc_vector<unsigned, 4> words;
+#pragma unroll
+          for (int q = 0; q < 4; q++)
+            words.at[q] = tgc_pack_bf16(by_query[0][j + q][half * 2] * 0.125f,
+                by_query[0][j + q][half * 2 + 1] * 0.125f);
+          // Lane q of four receives all words q of theirs: 16 bytes of a row.
+#pragma unroll
+          for (int step = 1; step < 4; step *= 2) {
+            const bool upper = lane & step;
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+              if (q & step) continue;
+              const unsigned low = words.at[q], high = words.at[q + step];
+              const unsigned other = tgc_shuffle_xor(upper ? low : high, step);
+              words.at[q] = upper ? other : low;
+              words.at[q + step] = upper ? high : other;
+            }
+          }
+          if (inside)
+            tgc_store_vector(p.out0, batch * 65536 + query * 64 + (j + lane % 4) * 8,
+                             *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(&words));
+        }
+        }
+      }
+    }
   }
 }
 
@@ -551,224 +585,297 @@ TGC_STAGE(attention_attention_backward_queries_29f9346f8d,
 //   output output.
 // Stores output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64) bfloat16; output (16, 12, 1024, 64)
 //   bfloat16.
-// Grid 1536 x 256 threads, 152567808 bytes moved at least.
-TGC_STAGE(attention_attention_backward_keys_dc49b9f657,
-  const tgc_bfloat16* in0;
-  const tgc_bfloat16* in1;
-  const tgc_bfloat16* in2;
-  const tgc_bfloat16* in3;
+// Grid 132 x 256 threads, 152567808 bytes moved at least.
+TGC_STAGE(attention_attention_backward_keys_8b29b9f28a,
+  tgc_tensor_map map_in2;
+  tgc_tensor_map map_in3;
+  tgc_tensor_map map_in4;
+  tgc_tensor_map map_in5;
   tgc_bfloat16* out0;
   tgc_bfloat16* out1;
-  const float* in4;
-  const float* in5;
+  const float* in0;
+  const float* in1;
+  const tgc_bfloat16* in2;
+  const tgc_bfloat16* in3;
+  const tgc_bfloat16* in4;
+  const tgc_bfloat16* in5;
 ) {
-  const int tile = virtual_block % 8;
-  const int batch = virtual_block / 8;
-  const int key_first = tile * 128;
-  const int lane = threadIdx.x % 32, row_first = threadIdx.x / 32 * 16;
-  const int first_column = key_first / 64 * 64, last_column = 1024;
+  unsigned long long* const full_rows = reinterpret_cast<unsigned long long*>(smem + 102400);
+  unsigned long long* const empty_rows = full_rows + 1;
+  unsigned long long* const full = full_rows + 2;
+  unsigned long long* const empty = full + 4;
   char* const ring = smem + 32768;
-  auto fetch_k = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int key = first + row;
-      const bool inside = key < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in0 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
+  if (threadIdx.x == 0) {
+    tgc_barrier_init(full_rows, 1);
+    tgc_barrier_init(empty_rows, 8);
+    for (int slot = 0; slot < 4; slot++) {
+      tgc_barrier_init(full + slot, 2);
+      tgc_barrier_init(empty + slot, 8);
     }
-  };
-
-  auto fetch_v = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int key = first + row;
-      const bool inside = key < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in1 + (inside ? batch * 65536 + key * 64 + step * 8 : 0), inside);
-    }
-  };
-
-  auto fetch_q = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int query = first + row;
-      const bool inside = query < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in2 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
-    }
-  };
-
-  auto fetch_g = [&](int first, char* slot) {
-    const int thread = tgc_again(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int chunk = i * 256 + thread;
-      const int row = chunk / 8, step = chunk % 8;
-      const int query = first + row;
-      const bool inside = query < 1024;
-      char* const target = slot + row * 128 + ((step % 8) ^ (row % 8)) * 16;
-      tgc_copy_async16(target, p.in3 + (inside ? batch * 65536 + query * 64 + step * 8 : 0), inside);
-    }
-  };
-  auto fetch = [&](int first, int slot) {
-    if (first < last_column) {
-      fetch_q(first, ring + slot * 17408);
-      fetch_g(first, ring + slot * 17408 + 8192);
-      if (threadIdx.x < 64) {
-        const int query = first + threadIdx.x < 1024 ? first + threadIdx.x : 1023;
-        float* const sums = reinterpret_cast<float*>(ring + slot * 17408 + 16896) + threadIdx.x;
-        tgc_copy_ahead(reinterpret_cast<tgc_vector<float, 1>*>(sums), p.in4, batch * 1024 + query);
-        tgc_copy_ahead(reinterpret_cast<tgc_vector<float, 1>*>(sums + 64), p.in5, batch * 1024 + query);
-      }
-    }
-    tgc_copy_commit();
-  };
-  fetch_k(key_first, smem);
-  fetch_v(key_first, smem + 16384);
-#pragma unroll 1
-  for (int slot = 0; slot < 2; slot++) fetch(first_column + slot * 64, slot);
-  int slot = 0, free_slot = 2;
-
-  const int group = threadIdx.x / 128;
-  const unsigned long long rows_0 =
-      tgc_wgmma_descriptor(smem + group * 8192, 16384, 1024, 8);
-  const unsigned long long columns_0 = tgc_wgmma_descriptor(ring, 8192, 1024, 8);
-  const unsigned long long columns_1 =
-      tgc_wgmma_descriptor(ring + 8192, 8192, 1024, 8);
-  const unsigned long long rows_1 =
-      tgc_wgmma_descriptor(smem + 16384 + group * 8192, 16384, 1024, 8);
-
-  float by_key[1][8][4] = {}, by_value[1][8][4] = {};
-  unsigned weight[4][4], moved[4][4];
-#pragma unroll 1
-  for (int column_first = first_column; column_first < last_column; column_first += 64) {
-    tgc_copy_wait<4 - 3>();
-    tgc_proxy_fence();
-    __syncthreads();  // the slot is full, and the products of the turn before the last are complete
-    const char* const columns_slot = ring + slot * 17408;
-    const int turn = slot * 1088;
-    float score[1][8][4], share[1][8][4];
-    tgc_wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-      tgc_wgmma_bf16<64>(*reinterpret_cast<float (*)[32]>(&score[0]),
-                         rows_0 + (step / 4 * 16384 + step % 4 * 32) / 16,
-                         columns_0 + turn + (step / 4 * 8192 + step % 4 * 32) / 16, step > 0);
-    tgc_wgmma_commit();
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-      tgc_wgmma_bf16<64>(*reinterpret_cast<float (*)[32]>(&share[0]),
-                         rows_1 + (step / 4 * 16384 + step % 4 * 32) / 16,
-                         columns_1 + turn + (step / 4 * 8192 + step % 4 * 32) / 16, step > 0);
-    tgc_wgmma_commit();
-    fetch(column_first + 2 * 64, free_slot);
-    slot = slot + 1 < 4 ? slot + 1 : 0;
-    free_slot = free_slot + 1 < 4 ? free_slot + 1 : 0;
-    tgc_wgmma_wait<1>();
-    if (column_first < key_first + row_first + 15) {
-#pragma unroll
-      for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
-          const int key = key_first + row_first + q / 2 * 8 + lane / 4;
-          const int query = column_first + j * 8 + lane % 4 * 2 + q % 2;
-          bool seen = key <= query;
-          if (!seen) score[0][j][q] = -INFINITY;
-        }
-    }
-    const float* const sums = reinterpret_cast<const float*>(columns_slot + 16896);
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
-        constexpr int i = 0;
-        const int column = j * 8 + lane % 4 * 2 + q % 2;
-        const bool hidden = sums[column] == -INFINITY;
-        const float shift = hidden ? INFINITY : sums[column] * 1.44269504f;
-        score[i][j][q] = tgc_exp2_short(tgc_fma(score[i][j][q], 0.18033688011112042f, -shift));
-      }
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
-        const float* const pair = score[0][2 * step + q / 2] + q % 2 * 2;
-        weight[step][q] = tgc_pack_bf16(pair[0], pair[1]);
-      }
-    tgc_wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-      tgc_wgmma_bf16_rs<64, true>(*reinterpret_cast<float (*)[32]>(&by_value[0]), weight[step],
-                                columns_1 + turn + step * 128, true);
-    tgc_wgmma_commit();
-    tgc_wgmma_wait<1>();
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
-        constexpr int i = 0;
-        const float delta = sums[64 + j * 8 + lane % 4 * 2 + q % 2];
-        share[i][j][q] = score[i][j][q] * (share[i][j][q] - delta);
-      }
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
-        const float* const pair = share[0][2 * step + q / 2] + q % 2 * 2;
-        moved[step][q] = tgc_pack_bf16(pair[0], pair[1]);
-      }
-    tgc_wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-      tgc_wgmma_bf16_rs<64, true>(*reinterpret_cast<float (*)[32]>(&by_key[0]), moved[step],
-                                columns_0 + turn + step * 128, true);
-    tgc_wgmma_commit();
+    tgc_barrier_fence();
   }
-  tgc_wgmma_wait<0>();
-
-  tgc_copy_wait<0>();
   __syncthreads();
+  if (threadIdx.x < 128) {
+    tgc_registers_give<24>();
+    const int lane = threadIdx.x % 32;
+    int slot = 0;
+    unsigned parity = 1, parity_rows = 1;
+    if (threadIdx.x == 0) {
+#pragma unroll 1
+      for (int round = 0; round * 132 < 1536; round++) {
+        const int index = round * 132 + (round % 2 ? 131 - virtual_block : virtual_block);
+        if (index >= 1536) break;
+        // Heads whose keys and values the L2 cache holds; of these the tiles with most keys first.
+        const int section = index / 800, rest = index % 800;
+        const int heads = 192 - section * 100 < 100 ? 192 - section * 100 : 100;
+        const int tile = rest / heads;
+        const int batch = section * 100 + rest % heads;
+        const int key_first = tile * 128;
+        const int first_column = key_first / 64 * 64, last_column = 1024;
+        tgc_barrier_wait(empty_rows, parity_rows);
+        parity_rows ^= 1;
+        tgc_barrier_expect(full_rows, 32768);
+        {
+        const int at[3] = {0, key_first, batch};
+        tgc_tma_load(smem, &p.map_in3, full_rows, at);
+        }
+        {
+        const int at[3] = {0, key_first, batch};
+        tgc_tma_load(smem + 16384, &p.map_in4, full_rows, at);
+        }
+#pragma unroll 1
+        for (int column_first = first_column; column_first < last_column; column_first += 64) {
+          tgc_barrier_wait(empty + slot, parity);
+          tgc_barrier_expect(full + slot, 16384);
+          {
+          const int at[3] = {0, column_first, batch};
+          tgc_tma_load(ring + slot * 17408, &p.map_in2, full + slot, at);
+          }
+          {
+          const int at[3] = {0, column_first, batch};
+          tgc_tma_load(ring + slot * 17408 + 8192, &p.map_in5, full + slot, at);
+          }
+          slot++;
+          if (slot == 4) {
+            slot = 0;
+            parity ^= 1;
+          }
+        }
+      }
+    }
+    else if (threadIdx.x >= 32 && threadIdx.x < 64) {
+#pragma unroll 1
+      for (int round = 0; round * 132 < 1536; round++) {
+        const int index = round * 132 + (round % 2 ? 131 - virtual_block : virtual_block);
+        if (index >= 1536) break;
+        // Heads whose keys and values the L2 cache holds; of these the tiles with most keys first.
+        const int section = index / 800, rest = index % 800;
+        const int heads = 192 - section * 100 < 100 ? 192 - section * 100 : 100;
+        const int tile = rest / heads;
+        const int batch = section * 100 + rest % heads;
+        const int key_first = tile * 128;
+        const int first_column = key_first / 64 * 64, last_column = 1024;
+#pragma unroll 1
+        for (int column_first = first_column; column_first < last_column; column_first += 64) {
+          tgc_barrier_wait(empty + slot, parity);
+          float* const sums = reinterpret_cast<float*>(ring + slot * 17408 + 16896);
 #pragma unroll
-  for (int j = 0; j < 8; j++)
+          for (int column = lane; column < 64; column += 32) {
+            const int query = column_first + column;
+            float shift = INFINITY, slope = 0.0f;  // of what is no query, or sees no key: powers of 0
+            if (query < 1024) {
+              const float in0 = tgc_load(p.in0, batch * 1024 + query);
+              const float in1 = tgc_load(p.in1, batch * 1024 + query);
+              shift = in0 == -INFINITY ? INFINITY : in0 * 1.44269504f;
+              slope = in1;
+            }
+            sums[column] = shift;
+            sums[64 + column] = slope;
+          }
+          __syncwarp();
+          if (lane == 0) tgc_barrier_arrive(full + slot);
+          slot++;
+          if (slot == 4) {
+            slot = 0;
+            parity ^= 1;
+          }
+        }
+      }
+    }
+  } else {
+    tgc_registers_take<240>();
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 128 - 1;
+    const int row_first = (threadIdx.x / 32 - 4) * 16;
+    const unsigned long long rows_0 =
+        tgc_wgmma_descriptor(smem + group * 8192, 16384, 1024, 8);
+    const unsigned long long rows_1 =
+        tgc_wgmma_descriptor(smem + 16384 + group * 8192, 16384, 1024, 8);
+    const unsigned long long columns_0 = tgc_wgmma_descriptor(ring, 8192, 1024, 8);
+    const unsigned long long columns_1 =
+        tgc_wgmma_descriptor(ring + 8192, 8192, 1024, 8);
+    int slot = 0;
+    unsigned parity = 0, parity_rows = 0;
+#pragma unroll 1
+    for (int round = 0; round * 132 < 1536; round++) {
+      const int index = round * 132 + (round % 2 ? 131 - virtual_block : virtual_block);
+      if (index >= 1536) break;
+      // Heads whose keys and values the L2 cache holds; of these the tiles with most keys first.
+      const int section = index / 800, rest = index % 800;
+      const int heads = 192 - section * 100 < 100 ? 192 - section * 100 : 100;
+      const int tile = rest / heads;
+      const int batch = section * 100 + rest % heads;
+      const int key_first = tile * 128;
+      const int first_column = key_first / 64 * 64, last_column = 1024;
+      float by_key[1][8][4] = {}, by_value[1][8][4] = {};
+      unsigned weight[4][4], moved[4][4];
+      tgc_barrier_wait(full_rows, parity_rows);
+      parity_rows ^= 1;
+      int before = -1;  // the slot that the products in flight read
+#pragma unroll 1
+      for (int column_first = first_column; column_first < last_column; column_first += 64) {
+        tgc_barrier_wait(full + slot, parity);
+        const char* const columns_slot = ring + slot * 17408;
+        const int turn = slot * 1088;
+        float score[1][8][4], share[1][8][4];
+        tgc_wgmma_fence();
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-      *reinterpret_cast<unsigned*>(smem + (row_first + half * 8 + lane / 4) * 144
-                                   + j * 16 + lane % 4 * 4) =
-          tgc_pack_bf16(by_key[0][j][half * 2] * 0.125f, by_key[0][j][half * 2 + 1] * 0.125f);
-  __syncwarp();
+        for (int step = 0; step < 4; step++)
+          tgc_wgmma_bf16<64>(*reinterpret_cast<float (*)[32]>(&score[0]),
+                             rows_0 + (step / 4 * 16384 + step % 4 * 32) / 16,
+                             columns_0 + turn + (step / 4 * 8192 + step % 4 * 32) / 16, step > 0);
+        tgc_wgmma_commit();
 #pragma unroll
-  for (int e = lane; e < 128; e += 32) {
-    const int row = row_first + e / (8), chunk = e % 8;
-    const int key = key_first + row;
-    if (key < 1024)
-      tgc_store_vector(p.out0, batch * 65536 + key * 64 + chunk * 8,
-                       *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(
-                           smem + row * 144 + chunk * 16));
-  }
-
+        for (int step = 0; step < 4; step++)
+          tgc_wgmma_bf16<64>(*reinterpret_cast<float (*)[32]>(&share[0]),
+                             rows_1 + (step / 4 * 16384 + step % 4 * 32) / 16,
+                             columns_1 + turn + (step / 4 * 8192 + step % 4 * 32) / 16, step > 0);
+        tgc_wgmma_commit();
+        tgc_wgmma_wait<1>();
+        if (lane == 0 && before >= 0) tgc_barrier_arrive(empty + before);
+        if (column_first < key_first + row_first + 15) {
 #pragma unroll
-  for (int j = 0; j < 8; j++)
+          for (int j = 0; j < 8; j++)
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-      *reinterpret_cast<unsigned*>(smem + 18432 + (row_first + half * 8 + lane / 4) * 144
-                                   + j * 16 + lane % 4 * 4) =
-          tgc_pack_bf16(by_value[0][j][half * 2] * 1.0f, by_value[0][j][half * 2 + 1] * 1.0f);
-  __syncwarp();
+            for (int q = 0; q < 4; q++) {
+              const int key = key_first + row_first + q / 2 * 8 + lane / 4;
+              const int query = column_first + j * 8 + lane % 4 * 2 + q % 2;
+              bool seen = key <= query;
+              if (!seen) score[0][j][q] = -INFINITY;
+            }
+        }
+        const float* const sums = reinterpret_cast<const float*>(columns_slot + 16896);
 #pragma unroll
-  for (int e = lane; e < 128; e += 32) {
-    const int row = row_first + e / (8), chunk = e % 8;
-    const int key = key_first + row;
-    if (key < 1024)
-      tgc_store_vector(p.out1, batch * 65536 + key * 64 + chunk * 8,
-                       *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(
-                           smem + 18432 + row * 144 + chunk * 16));
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) {
+            constexpr int i = 0;
+            const float shift = sums[j * 8 + lane % 4 * 2 + q % 2];
+            score[i][j][q] = tgc_exp2_short(tgc_fma(score[i][j][q], 0.18033688011112042f, -shift));
+          }
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) {
+            const float* const pair = score[0][2 * step + q / 2] + q % 2 * 2;
+            weight[step][q] = tgc_pack_bf16(pair[0], pair[1]);
+          }
+        tgc_wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+          tgc_wgmma_bf16_rs<64, true>(*reinterpret_cast<float (*)[32]>(&by_value[0]), weight[step],
+                                    columns_1 + turn + step * 128, true);
+        tgc_wgmma_commit();
+        tgc_wgmma_wait<1>();
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) {
+            constexpr int i = 0;
+            const float delta = sums[64 + j * 8 + lane % 4 * 2 + q % 2];
+            share[i][j][q] = score[i][j][q] * (share[i][j][q] - delta);
+          }
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) {
+            const float* const pair = share[0][2 * step + q / 2] + q % 2 * 2;
+            moved[step][q] = tgc_pack_bf16(pair[0], pair[1]);
+          }
+        tgc_wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+          tgc_wgmma_bf16_rs<64, true>(*reinterpret_cast<float (*)[32]>(&by_key[0]), moved[step],
+                                    columns_0 + turn + step * 128, true);
+        tgc_wgmma_commit();
+        before = slot;
+        slot++;
+        if (slot == 4) {
+          slot = 0;
+          parity ^= 1;
+        }
+      }
+      tgc_wgmma_wait<0>();
+      if (lane == 0) {
+        if (before >= 0) tgc_barrier_arrive(empty + before);
+        tgc_barrier_arrive(empty_rows);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int key = key_first + row_first + half * 8 + lane / 4;
+        const bool inside = key < 1024;
+        {
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+          tgc_vector<unsigned, 4> words;
+#pragma unroll
+          for (int q = 0; q < 4; q++)
+            words.at[q] = tgc_pack_bf16(by_key[0][j + q][half * 2] * 0.125f,
+                by_key[0][j + q][half * 2 + 1] * 0.125f);
+          // Lane q of four receives all words q of theirs: 16 bytes of a row.
+#pragma unroll
+          for (int step = 1; step < 4; step *= 2) {
+            const bool upper = lane & step;
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+              if (q & step) continue;
+              const unsigned low = words.at[q], high = words.at[q + step];
+              const unsigned other = tgc_shuffle_xor(upper ? low : high, step);
+              words.at[q] = upper ? other : low;
+              words.at[q + step] = upper ? high : other;
+            }
+          }
+          if (inside)
+            tgc_store_vector(p.out0, batch * 65536 + key * 64 + (j + lane % 4) * 8,
+                             *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(&words));
+        }
+        }
+        {
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+          tgc_vector<unsigned, 4> words;
+#pragma unroll
+          for (int q = 0; q < 4; q++)
+            words.at[q] = tgc_pack_bf16(by_value[0][j + q][half * 2] * 1.0f,
+                by_value[0][j + q][half * 2 + 1] * 1.0f);
+          // Lane q of four receives all words q of theirs: 16 bytes of a row.
+#pragma unroll
+          for (int step = 1; step < 4; step *= 2) {
+            const bool upper = lane & step;
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+              if (q & step) continue;
+              const unsigned low = words.at[q], high = words.at[q + step];
+              const unsigned other = tgc_shuffle_xor(upper ? low : high, step);
+              words.at[q] = upper ? other : low;
+              words.at[q + step] = upper ? high : other;
+            }
+          }
+          if (inside)
+            tgc_store_vector(p.out1, batch * 65536 + key * 64 + (j + lane % 4) * 8,
+                             *reinterpret_cast<const tgc_vector<tgc_bfloat16, 8>*>(&words));
+        }
+        }
+      }
+    }
   }
 }

@@ -65,6 +65,9 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = {2: 24, 3: 32}, {2: 240, 3: 160}
 ALONE_TMA = {2: 256, 3: 160}  # estimates up to which those who multiply do not spill
 # Keys from which copies by TMA take less time: 31 us for 27 with 256, 48 for 56 with 1024.
 LONG = 512
+# Columns of both results of the keys' gradients up to which TMA takes less time than wgmma alone:
+# 149 us for 161 with heads of 64 (128 columns), 2072 for 1913 with heads of 128 (256).
+PAIRED = 128
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,6 @@ TMA_TILES = tuple(
     )
 )  # fmt: skip
 
-TMA_GRADIENTS = False  # until an H200 has shown right values and less time
 TMA_GRADIENT_TILES = tuple(
     AttentionTile(1, columns, stages, True, consumers)
     for columns, stages, consumers in (
@@ -305,9 +307,10 @@ TMA_GRADIENT_TILES = tuple(
 
 
 def tma_gradient_tile_of(part: AttentionPart, target: Target) -> AttentionTile | None:
-    """The tile of a gradient's kernel by TMA; None where it has none."""
-    fitting = (tile for tile in TMA_GRADIENT_TILES if part.takes_tma(tile, target))
-    return next(fitting, None) if TMA_GRADIENTS else None
+    """The tile of a gradient's kernel by TMA; None where it has none or takes more time."""
+    if part.columns < LONG or (len(part.results) > 1 and sum(part.results.values()) > PAIRED):
+        return None
+    return next((tile for tile in TMA_GRADIENT_TILES if part.takes_tma(tile, target)), None)
 
 
 def tma_tile_of(part: AttentionPart, target: Target) -> AttentionTile | None:

@@ -17,8 +17,8 @@
 //      for each tap                                                               70   208
 //   3. both images are read once; channels first                                 34    39
 //      channels last                                                             48   114
-//   4. this one: loads have predicates, not branches with a conversion in them, after which each
-//      waited for the one before it                                              not measured
+//   4. this one, channels last: loads have predicates, not branches with a conversion in them,
+//      after which each waited for the one before it                              42    37
 //@ body
 @position@
 @leave@
