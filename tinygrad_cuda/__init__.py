@@ -39,6 +39,8 @@ from tinygrad_cuda.core.device import Device as device
 from tinygrad_cuda.core.dtypes import (
     UNSUPPORTED,
     bfloat16,
+    complex64,
+    complex128,
     finfo,
     float16,
     float32,
@@ -362,7 +364,6 @@ for _name in _CREATING.split():
 # PyTorch's first names for Tensors of a dtype, and dtypes that exist by name only.
 globals().update(ON_HOST)
 globals().update(UNSUPPORTED)
-complex64, complex128 = UNSUPPORTED["complex64"], UNSUPPORTED["complex128"]
 chalf, cfloat, cdouble = UNSUPPORTED["complex32"], complex64, complex128
 newaxis = None
 

@@ -1,4 +1,4 @@
-"""The ten dtypes and PyTorch's promotion rules.
+"""The twelve dtypes and PyTorch's promotion rules.
 
 Python scalars are weak, and 0-d tensors rank below dimensioned ones of the same category.
 """
@@ -46,6 +46,14 @@ class DType:
         self.is_complex = category == 3
         self.is_signed = name != "bool" and not name.startswith(("u", "qu"))
 
+    def to_real(self) -> DType:
+        """The dtype of the real part: itself, unless it is complex."""
+        return _REAL.get(self, self)
+
+    def to_complex(self) -> DType:
+        """The complex dtype whose parts have this one; of half types and integers complex64."""
+        return self if self.is_complex else complex128 if self is float64 else complex64
+
     def __repr__(self) -> str:
         return f"tinygrad_cuda.{self.name}"
 
@@ -85,19 +93,27 @@ float16 = DType("float16", np.float16, "tgc_half", "float", 2, 6)
 bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, "tgc_bfloat16", "float", 2, 7)
 float32 = DType("float32", np.float32, "float", "float", 2, 8)
 float64 = DType("float64", np.float64, "double", "double", 2, 9)
+complex64 = DType(
+    "complex64", np.complex64, "tgc_complex<float>", "tgc_complex<float>", 3, 10
+)  # fmt: skip
+complex128 = DType(
+    "complex128", np.complex128, "tgc_complex<double>", "tgc_complex<double>", 3, 11
+)  # fmt: skip
 
+# Of real numbers: what every op has in mind that does not speak of complex ones.
 ALL: tuple[DType, ...] = (
     bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
 )  # fmt: skip
-_COMPLEX, _EIGHT = "complex numbers are out of scope", "there is no arithmetic of 8-bit floats"
+COMPLEX: tuple[DType, ...] = (complex64, complex128)
+_REAL = {complex64: float32, complex128: float64}
+_COMPLEX = "there is no arithmetic of complex numbers with 16-bit parts"
+_EIGHT = "there is no arithmetic of 8-bit floats"
 _UNSIGNED = "of unsigned integers there is uint8 only"
 _QUANTIZED = "quantized tensors are out of scope"
 UNSUPPORTED = {
     dtype.name: dtype
     for dtype in (
         UnsupportedDType("complex32", _COMPLEX, 3),
-        UnsupportedDType("complex64", _COMPLEX, 3),
-        UnsupportedDType("complex128", _COMPLEX, 3),
         UnsupportedDType("float8_e4m3fn", _EIGHT, 2),
         UnsupportedDType("float8_e4m3fnuz", _EIGHT, 2),
         UnsupportedDType("float8_e5m2", _EIGHT, 2),
@@ -110,8 +126,8 @@ UNSUPPORTED = {
         UnsupportedDType("qint32", _QUANTIZED),
     )
 }
-_NAMES = {dtype.name: dtype for dtype in ALL}
-_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
+_NAMES = {dtype.name: dtype for dtype in (*ALL, *COMPLEX)}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in (*ALL, *COMPLEX)}
 
 
 def _by_name(name: str) -> DType:
@@ -122,7 +138,7 @@ def from_numpy(dtype: Any) -> DType:
     """The DType of a NumPy dtype.
 
     Raises:
-        DTypeError: the NumPy dtype has no counterpart (complex, object, unsigned 16 and wider).
+        DTypeError: the NumPy dtype has no counterpart (object, text, unsigned 16 and wider).
     """
     dtype_ = _BY_NUMPY.get(np.dtype(dtype))
     if dtype_ is None:
@@ -137,7 +153,7 @@ def from_numpy(dtype: Any) -> DType:
 
 
 def as_dtype(value: Any) -> DType:
-    """Accepts a DType, its name, ``float``/``int``/``bool`` or a NumPy dtype."""
+    """Accepts a DType, its name, ``float``/``int``/``bool``/``complex`` or a NumPy dtype."""
     if isinstance(value, DType):
         if value.rank < 0:
             assert isinstance(value, UnsupportedDType)
@@ -149,6 +165,8 @@ def as_dtype(value: Any) -> DType:
         return int64
     if value is bool:
         return bool_
+    if value is complex:
+        return complex64
     if isinstance(value, str) and value in _NAMES:
         return _NAMES[value]
     try:
@@ -169,7 +187,8 @@ def promote(a: DType, b: DType) -> DType:
     if a is b:
         return a
     if a.category != b.category:
-        return a if a.category > b.category else b
+        high, low = (a, b) if a.category > b.category else (b, a)
+        return complex128 if high.is_complex and low is float64 else high
     if a.category == 2:
         # float16 and bfloat16 hold values the other lacks: only float32 holds both.
         return float32 if {a.name, b.name} == {"float16", "bfloat16"} else max_rank(a, b)
@@ -182,10 +201,12 @@ def max_rank(a: DType, b: DType) -> DType:
     return a if a.rank > b.rank else b
 
 
-def scalar_dtype(value: bool | int | float, default_float: DType = float32) -> DType:
+def scalar_dtype(value: complex, default_float: DType = float32) -> DType:
     """The dtype a Python number has when nothing stronger takes part."""
     if isinstance(value, bool):
         return bool_
+    if isinstance(value, complex):
+        return default_float.to_complex()
     return int64 if isinstance(value, int) else default_float
 
 
@@ -207,7 +228,9 @@ def result_type(operands: list[tuple[DType, int]]) -> DType:
         if result is None:
             result = level
         elif level.category > result.category:
-            result = promote(result, level)
+            # A float keeps its width beside a complex number of lower standing.
+            floats = level.is_complex and result.is_floating
+            result = result.to_complex() if floats else promote(result, level)
     assert result is not None
     return result
 
@@ -225,7 +248,7 @@ class finfo:
     """
 
     def __init__(self, type: Any = float32) -> None:
-        dtype = as_dtype(type)
+        dtype = as_dtype(type).to_real()
         if not dtype.is_floating:
             raise DTypeError(
                 "finfo", "not a floating dtype", expect="a floating dtype", actual=dtype.name,
@@ -288,6 +311,13 @@ def number_of(op: str, value: Any, dtype: DType) -> Any:
         return bool(value)
     if isinstance(value, np.generic):
         value = value.item()  # NumPy would cast the limits to its narrower dtype
+    if dtype.is_complex:
+        return value if isinstance(value, complex) and value.imag else _real_number(value)
+    if isinstance(value, complex):
+        raise ArgumentError(
+            op, f"a complex number does not fit {dtype.name}", expect="a real number",
+            actual=repr(value), hint="cast the tensor first, e.g. x.to(tc.complex64)",
+        )  # fmt: skip
     low, high = _limits(dtype)
     if dtype.category == 2:
         if low <= value <= high or value != value or value in (float("inf"), -float("inf")):
@@ -301,6 +331,10 @@ def number_of(op: str, value: Any, dtype: DType) -> Any:
         actual=repr(value),
         hint="cast the tensor first, e.g. x.long() or x.float()",
     )
+
+
+def _real_number(value: complex) -> float:
+    return value.real if isinstance(value, complex) else value
 
 
 def _limits(dtype: DType) -> tuple[Any, Any]:

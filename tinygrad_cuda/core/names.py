@@ -96,7 +96,6 @@ def public(names: dict[str, Any]) -> list[str]:
 
 # Parts of PyTorch that are left out on purpose, by words of their names.
 OUT_OF_SCOPE = {
-    "complex numbers": ("complex", "cfloat", "cdouble", "chalf", "imag", "polar", "view_as_real"),
     "sparse tensors": (
         "sparse",
         "Sparse",

@@ -409,7 +409,7 @@ class Op:
                     needs = True
         now = mode.now
         if needs:
-            needs = now.gradients and outputs[0][1].category == 2
+            needs = now.gradients and outputs[0][1].category > 1
         attributes = attributes or NO_ATTRIBUTES
         return node_made(self, sources, attributes, outputs, device, needs, now.site, 2)
 
@@ -439,7 +439,7 @@ class SameSpecOp(Op):
         now = mode.now
         needs = first.requires_grad or last.requires_grad
         if needs:
-            needs = now.gradients and outputs[0][1].category == 2
+            needs = now.gradients and outputs[0][1].category > 1
         return node_made(self, sources, NO_ATTRIBUTES, outputs, device, needs, now.site, 2)
 
     def inferred(self, sources: tuple[Node, ...]) -> Outputs:

@@ -36,10 +36,11 @@ from tinygrad_cuda.graph.node import (
     node_made,
     site_of,
 )
-from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors.views import (
     FILLS,
+    ComplexView,
     SelectAt,
     Step,
     apply_step,
@@ -258,7 +259,7 @@ class TensorBase:
         """As `alias_through`, of movements that the caller has checked, with the shape of each."""
         source, chain = self._viewed()
         now, device, dtype = mode.now, source.device, source.dtype
-        needs = source.requires_grad and now.gradients and dtype.category == 2
+        needs = source.requires_grad and now.gradients and dtype.category > 1
         site = now.site or site_of(sys._getframe(1))
         for op, attributes, shape in steps:
             source = node_made(op, (source,), attributes, ((shape, dtype),), device, needs, site)
@@ -299,6 +300,12 @@ class TensorBase:
         step = SelectAt(axis, index)
         strides = self.strides[:axis] + self.strides[axis + 1 :]
         return self._alias((*chain, (indexing.gather, step)), step.read(source), strides)
+
+    def complex_view(self, view: ComplexView, strides: Shape) -> Tensor:
+        """Parts of complex numbers, or numbers as such parts, on the same cell."""
+        source, chain = self._viewed()
+        step = (elementwise.complex_, view)
+        return self._alias((*chain, step), view.read(source), strides)
 
     def _viewed(self) -> tuple[Node, tuple[Step, ...]]:
         """What a new view is made of: the node and the chain."""

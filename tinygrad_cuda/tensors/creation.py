@@ -96,11 +96,11 @@ def as_leaf(tensor: Tensor, requires_grad: bool, leaf: Leaf | None = None) -> Te
     """The Tensor itself, or a handle on its cell where gradients arrive."""
     if not requires_grad:
         return tensor
-    if not tensor.dtype.is_floating:
+    if tensor.dtype.category < 2:
         raise DTypeError(
             "requires_grad",
-            "only floating tensors can require grad",
-            expect="float16, bfloat16, float32 or float64",
+            "only floating and complex tensors can require grad",
+            expect="float16, bfloat16, float32, float64, complex64 or complex128",
             actual=tensor.dtype.name,
         )
     return tensor.with_step((common.variable, leaf or Leaf()))
@@ -123,6 +123,8 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if isinstance(data, np.ndarray | np.generic):
         array = np.asarray(data)
         return array if dtype is None else _converted(array, dtype)
+    if dtype is not None and dtype.is_complex:
+        return np.array(_nested(data)).astype(dtype.numpy)
     if dtype is not None and not (dtype.category < 2):
         with np.errstate(over="ignore"):  # beyond the range is infinity
             return np.array(_nested(data), dtype=np.float64).astype(dtype.numpy)
@@ -137,6 +139,8 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if any(isinstance(kind, DType) for kind in kinds):
         own = [kind if isinstance(kind, DType) else _of_python(kind) for kind in kinds]
         return _converted(array, functools.reduce(dtypes.promote, own))
+    if array.dtype.kind == "c":
+        return array.astype(defaults.dtype.to_complex().numpy)
     if array.dtype == np.float64 or array.size == 0:
         return array.astype(defaults.dtype.numpy)
     if array.dtype.kind in "iu":
@@ -161,11 +165,12 @@ def _collect_kinds(data: Any, collected: set[Any]) -> None:
         collected.add(type(data))
 
 
-_PYTHON_NUMBERS = {bool, int, float}
+_PYTHON_NUMBERS = {bool, int, float, complex}
 
 
 def _of_python(kind: Any) -> DType:
-    return {bool: dtypes.bool_, int: dtypes.int64}.get(kind, defaults.dtype)
+    own = {bool: dtypes.bool_, int: dtypes.int64, complex: defaults.dtype.to_complex()}
+    return own.get(kind, defaults.dtype)
 
 
 def _uneven(data: Any, name: str) -> str | None:
@@ -210,7 +215,7 @@ def tensor(
         requires_grad: make it a leaf that collects gradients.
 
     Raises:
-        DTypeError: the data has a dtype without counterpart (complex, text, objects).
+        DTypeError: the data has a dtype without counterpart (text, objects).
         ArgumentError: a number does not fit the dtype, or lists are ragged.
 
     Example:
@@ -297,7 +302,7 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
 
 def full(
     size: Any,
-    fill_value: bool | int | float,
+    fill_value: complex,
     *,
     dtype: DTypeLike = None,
     device: DeviceLike = None,
@@ -308,7 +313,7 @@ def full(
     shape = as_shape("full", size if isinstance(size, tuple | list) else (size,))
     wanted = dtypes.scalar_dtype(fill_value, defaults.dtype) if dtype is None else as_dtype(dtype)
     value = dtypes.number_of("full", fill_value, wanted)
-    node = common.constant.leaf(shape, wanted, resolve_device(device), value=value)
+    node = common.number(value, shape, wanted, resolve_device(device))
     return as_leaf(wrap(node), requires_grad)
 
 

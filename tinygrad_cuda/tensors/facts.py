@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType, as_dtype
-from tinygrad_cuda.tensors.arguments import unchanged
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import DTypeLike, get_default_dtype
 
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
-    "adjoint", "conj", "conj_physical", "detach", "get_device", "is_complex", "is_conj",
+    "adjoint", "detach", "get_device", "is_conj",
     "is_floating_point", "is_inference", "is_neg", "is_nonzero", "is_same_size", "is_signed",
-    "is_tensor", "numel", "promote_types", "real", "resolve_conj", "resolve_neg", "result_type",
+    "is_tensor", "numel", "promote_types", "resolve_conj", "resolve_neg", "result_type",
 ]  # fmt: skip
 
 
@@ -33,14 +32,11 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 adjoint = _function("adjoint")
-conj = _function("conj")
-conj_physical = _function("conj_physical")
 resolve_conj = _function("resolve_conj")
 resolve_neg = _function("resolve_neg")
 detach = _function("detach")
 numel = _function("numel")
 get_device = _function("get_device")
-is_complex = _function("is_complex")
 is_conj = _function("is_conj")
 is_neg = _function("is_neg")
 is_inference = _function("is_inference")
@@ -48,11 +44,6 @@ is_floating_point = _function("is_floating_point")
 is_nonzero = _function("is_nonzero")
 is_same_size = _function("is_same_size")
 is_signed = _function("is_signed")
-
-
-def real(input: Tensor) -> Tensor:
-    """The tensor itself: nothing is complex."""
-    return unchanged("real", input)
 
 
 def is_tensor(obj: Any) -> bool:

@@ -1,5 +1,6 @@
 """Every function of the package's top; the `__all__` of its family says that it is one."""
 
+from tinygrad_cuda.tensors.complex_numbers import *
 from tinygrad_cuda.tensors.creation import *
 from tinygrad_cuda.tensors.distributions import *
 from tinygrad_cuda.tensors.exchange import *

@@ -61,7 +61,7 @@ __all__ = [
     "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "trunc",
 ]  # fmt: skip
 
-Scalar = bool | int | float
+Scalar = bool | int | float | complex
 Operand = "Tensor | Scalar"
 
 
@@ -107,14 +107,14 @@ def _of_two(
                     narrow = rounded(function(left, right).node, a.dtype)
                     return strides_like(wrap(narrow), input, other)
         dtype = a.dtype
-        if floating and dtype.category != 2:
+        if floating and dtype.category < 2:
             node = op(as_float(a), as_float(b))
         else:
             # What the op does when it is called, of two nodes of one shape and dtype.
             outputs = a.outputs if dtype in op.keeping else op.inferred((a, b))
             needs = a.requires_grad or b.requires_grad
             if needs:
-                needs = mode.gradients and outputs[0][1].category == 2
+                needs = mode.gradients and outputs[0][1].category > 1
             node = node_made(op, (a, b), NO_ATTRIBUTES, outputs, a.device, needs, site, 2)
         result = pending(node, recorder)
         return strides_like(result, input, other) if strided else result
@@ -160,11 +160,11 @@ def _unary(
         if dtype in op.keeping:
             # What the op does when it is called.
             mode = recorder.mode
-            needs = source.requires_grad and mode.gradients and dtype.category == 2
+            needs = source.requires_grad and mode.gradients and dtype.category > 1
             outputs, device, site = source.outputs, source.device, mode.site
             node = node_made(op, (source,), NO_ATTRIBUTES, outputs, device, needs, site, 2)
         else:
-            node = op(as_float(source) if floating and not dtype.is_floating else source)
+            node = op(as_float(source) if floating and dtype.category < 2 else source)
         result = pending(node, recorder)
         return result if input._strides is None else strides_like(result, input)
 
@@ -217,6 +217,51 @@ fmod = _binary(elementwise.fmod, "fmod", "Remainder with the sign of `input` (C'
 _power = _binary(elementwise.pow, "pow", "", exact=True)
 
 
+LARGEST_POWER = 64  # whole exponents up to which a complex power is made of products
+
+
+def _complex_power(input: Any, exponent: Any) -> Tensor | None:
+    """``input ** exponent`` where one of them is complex; None of real numbers.
+
+    ``exp(exponent * log(input))``, for small whole numbers products. A power of zero is 0, or 1 of
+    the exponent 0; no gradient passes there.
+    """
+    operands = [operand_of("pow", value) for value in (input, exponent)]
+    kinds = [x.dtype.is_complex if isinstance(x, Node) else type(x) is complex for x in operands]
+    if not any(kinds):
+        return None
+    if isinstance(input, TensorBase) and type(exponent) in (int, float):
+        if exponent == int(exponent) and -LARGEST_POWER <= exponent <= LARGEST_POWER:
+            return _whole_power(input, int(exponent))
+        if exponent == 0.5:
+            return sqrt(input)
+    a, b = promote("pow", input, exponent)
+    at_zero = elementwise.eq(a, common.full_like(a, 0))
+    safe = elementwise.where(at_zero, common.full_like(a, 1), a)
+    value = elementwise.exp(elementwise.mul(b, elementwise.log(safe)))
+    none = elementwise.cast(elementwise.eq(b, common.full_like(b, 0)), dtype=a.dtype)
+    return wrap(elementwise.where(at_zero, none, value))
+
+
+def _whole_power(base: Tensor, exponent: int) -> Tensor:
+    """By repeated squares; at exponent 0 ones, whose gradient is zero."""
+    node = base.node
+    if exponent == 0:
+        return strides_like(wrap(elementwise.where(
+            common.full(False, node.shape, node, dtypes.bool_), node, common.full_like(node, 1)
+        )), base)  # fmt: skip
+    count, square, result = _math.floor(_math.fabs(exponent)), node, None
+    while count:
+        if count & 1:
+            result = square if result is None else elementwise.mul(result, square)
+        count >>= 1
+        square = elementwise.mul(square, square) if count else square
+    assert result is not None
+    if exponent < 0:
+        result = elementwise.reciprocal(result)
+    return strides_like(wrap(elementwise.contiguous(result) if result is node else result), base)
+
+
 @in_float32
 def pow(input: Any, exponent: Any) -> Tensor:
     """``input ** exponent``, elementwise with broadcasting.
@@ -231,6 +276,9 @@ def pow(input: Any, exponent: Any) -> Tensor:
                 actual=str(exponent), hint="x.float() ** n",
             )  # fmt: skip
         number_of("pow", exponent, input.dtype)
+    of_complex = _complex_power(input, exponent)
+    if of_complex is not None:
+        return of_complex
     result = _power(input, exponent)
     if not isinstance(input, TensorBase):
         result._strides = None  # as PyTorch lays out a power of a number
@@ -258,7 +306,7 @@ def or_unlike(function: Callable[..., Tensor]) -> Callable[[Any, Any], Any]:
     """`==` and `!=`, which of None, a text or another object is False and True, as in PyTorch."""
 
     def compare(input: Any, other: Any) -> Any:
-        if isinstance(other, TensorBase | bool | int | float | np.ndarray | np.generic):
+        if isinstance(other, TensorBase | bool | int | float | complex | np.ndarray | np.generic):
             return function(input, other)
         return function(input, other) if isinstance(other, list | tuple) else NotImplemented
 
@@ -337,7 +385,17 @@ def logical_not(input: Tensor) -> Tensor:
 
 
 neg = _unary(elementwise.neg, "neg", "``-input``.", False)
-abs = _unary(elementwise.abs, "abs", "``|input|``.", False)
+_abs = _unary(elementwise.abs, "abs", "", False)
+
+
+@checks_tensors
+def abs(input: Tensor) -> Tensor:
+    """``|input|``, which is real also where `input` is complex."""
+    if isinstance(input, TensorBase) and input.node.dtype.is_complex:
+        return strides_like(wrap(elementwise.modulus(input.node)), input)
+    return _abs(input)
+
+
 _sign = _unary(elementwise.sign, "sign", "", False)
 
 
@@ -376,7 +434,7 @@ def _rounding(op: SameSpecOp, name: str, doc: str) -> Callable[..., Tensor]:
     def function(input: Tensor) -> Tensor:
         # Whole numbers are already rounded.
         node = input.node
-        return wrap(op(node) if node.dtype.is_floating else node)
+        return wrap(op(node) if node.dtype.category > 1 else node)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -391,7 +449,7 @@ _round_whole = _rounding(elementwise.round, "round", "")
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """The nearest whole number, or with so many decimals; halves go to even."""
-    if decimals == 0 or not input.dtype.is_floating:
+    if decimals == 0 or input.dtype.category < 2:
         return _round_whole(input)
     factor = 10.0 ** _math.fabs(decimals)
     if decimals > 0:
@@ -521,8 +579,11 @@ clip = clamp
 
 @keeps_layout
 def isnan(input: Tensor) -> Tensor:
-    """True where the element is NaN."""
+    """True where the element, or a part of it, is NaN."""
     node = input.node
+    if node.dtype.is_complex:
+        parts = [elementwise.isnan(part(node)) for part in (elementwise.real, elementwise.imag)]
+        return wrap(elementwise.logical_or(*parts))
     if not node.dtype.is_floating:
         return wrap(common.full(False, node.shape, node, dtypes.bool_))
     return wrap(elementwise.isnan(node))
@@ -532,13 +593,19 @@ def isnan(input: Tensor) -> Tensor:
 def isfinite(input: Tensor) -> Tensor:
     """True where the element is neither NaN nor infinite."""
     node = input.node
+    if node.dtype.is_complex:
+        parts = [elementwise.isfinite(part(node)) for part in (elementwise.real, elementwise.imag)]
+        return wrap(elementwise.logical_and(*parts))
     if not node.dtype.is_floating:
         return wrap(common.full(True, node.shape, node, dtypes.bool_))
     return wrap(elementwise.isfinite(node))
 
 
 def isinf(input: Tensor) -> Tensor:
-    """True where the element is infinite."""
+    """True where the element, or a part of it, is infinite."""
+    node = input.node
+    if node.dtype.is_complex:
+        return logical_or(isinf(wrap(elementwise.real(node))), isinf(wrap(elementwise.imag(node))))
     return logical_not(logical_or(isfinite(input), isnan(input)))
 
 
@@ -582,7 +649,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     Raises:
         DTypeError: both factors are integers or bools.
     """
-    if not (tensor1.dtype.is_floating or tensor2.dtype.is_floating):
+    if tensor1.dtype.category < 2 and tensor2.dtype.category < 2:
         raise DTypeError(
             "addcdiv", "integers are not divided", expect="a floating tensor1 or tensor2",
             actual=f"{tensor1.dtype.name} and {tensor2.dtype.name}", hint="cast one with .float()",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import layouts
 from tinygrad_cuda.tensors import (
+    complex_numbers,
     distributions,
     legacy,
     math,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _itself(self: Tensor) -> Tensor:
-    """The tensor itself: there are no complex numbers, lazy signs or other layouts."""
+    """The tensor itself: there are no lazy signs or other layouts."""
     return self
 
 
@@ -40,22 +41,34 @@ class FactMethods:
 
     __slots__ = ()
 
-    conj = conj_physical = conj_physical_ = resolve_conj = resolve_neg = to_dense = coalesce = (
-        _itself
-    )
-    is_complex = is_conj = is_neg = is_inference = _no
+    resolve_conj = resolve_neg = to_dense = coalesce = _itself
+    conj = conj_physical = complex_numbers.conj
+    conj_physical_ = in_place(complex_numbers.conj)
+    is_complex = complex_numbers.is_complex
+    is_conj = is_neg = is_inference = _no
     layout = layouts.strided
     output_nr = 0
     names = None
     is_mps = is_xpu = is_sparse_csr = is_mkldnn = False
     is_sparse = is_quantized = is_nested = False
-    real = property(_itself, doc="The tensor itself.")
+    real = property(
+        complex_numbers.real,
+        lambda self, value: complex_numbers.real(self).copy_(value),
+        doc="The real part, on the same memory; a real tensor itself.",
+    )
+    imag = property(
+        complex_numbers.imag,
+        lambda self, value: complex_numbers.imag(self).copy_(value),
+        doc="The imaginary part of complex numbers, on the same memory.",
+    )
     itemsize = property(lambda self: self.element_size(), doc="Bytes of one element.")
     nbytes = property(lambda self: self.numel() * self.element_size(), doc="Bytes of all elements.")
     is_meta = property(lambda self: self.device.kind == "meta", doc="Whether it has no values.")
     is_cpu = property(lambda self: self.device.kind == "cpu", doc="Whether it lives on the host.")
-    H = property(lambda self: self.T, doc="The transpose of a matrix.")
-    mH = property(lambda self: self.mT, doc="The last two dimensions swapped.")  # noqa: N815
+    H = property(lambda self: self.T.conj(), doc="The conjugate transpose of a matrix.")
+    mH = property(  # noqa: N815
+        lambda self: self.mT.conj(), doc="The last two dimensions swapped, and conjugated."
+    )
     retains_grad = property(
         lambda self: self._retained is not None, doc="Whether `retain_grad` was called."
     )
@@ -65,8 +78,8 @@ class FactMethods:
         return self.dim()
 
     def adjoint(self: Tensor) -> Tensor:  # type: ignore[misc]
-        """The last two dimensions swapped: nothing is complex."""
-        return self.transpose(-2, -1)
+        """The last two dimensions swapped, and conjugated."""
+        return self.transpose(-2, -1).conj()
 
     def get_device(self: Tensor) -> int:  # type: ignore[misc]
         """The index of the device; -1 on cpu."""

@@ -46,7 +46,7 @@ def operand_of(op: str, value: Any) -> Any:
     """A node for a Tensor or array; a Python number stays a number."""
     if isinstance(value, TensorBase):
         return value.node
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool | int | float | complex):
         return value
     if isinstance(value, np.generic):
         return value.item()
@@ -95,7 +95,7 @@ def promote(
                     hint="~mask or mask.logical_not() inverts a mask; mask.int() counts",
                 )
             dtype = dtypes.result_type(standings)
-        if floating and not dtype.is_floating:
+        if floating and dtype.category < 2:
             dtype = get_default_dtype()
     shape = first.shape
     if any(node.shape != shape for node in nodes):
@@ -111,7 +111,7 @@ def promote(
             result.append(to_shape(to_dtype(value, dtype), shape))
         else:
             value = _in_64_bits(op, value, dtype)
-            result.append(common.constant.leaf(shape, dtype, device, value=value))
+            result.append(common.number(value, shape, dtype, device))
     return result
 
 
@@ -119,7 +119,7 @@ def _in_64_bits(op: str, value: Any, dtype: DType) -> Any:
     """A number that the constants of a dtype can be made of; integers wrap, as in PyTorch."""
     if type(value) is not int or -LARGEST_INT <= value <= LARGEST_INT:
         return value
-    if dtype.is_floating and -FLOAT_MAX <= value <= FLOAT_MAX:
+    if dtype.category > 1 and -FLOAT_MAX <= value <= FLOAT_MAX:
         return float(value)
     if dtype.is_integer and -(1 << 63) <= value < 1 << 64:
         return (value + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -139,6 +139,12 @@ def factor_of(op: str, factor: Any, dtype: DType, name: str = "") -> Any:
         ArgumentError: the dtype cannot hold it.
     """
     of_float, of_bool = isinstance(factor, float), isinstance(factor, bool)
+    if isinstance(factor, complex) and not dtype.is_complex:
+        raise DTypeError(
+            op, f"{name or 'a factor'} does not go with the dtype",
+            expect=f"a number of {dtype.name}", actual=repr(factor),
+            hint="x.to(tc.complex64) gives complex numbers",
+        )  # fmt: skip
     if name and ((of_float and dtype.category < 2) or (of_bool and dtype.category > 0)):
         raise DTypeError(
             op, f"{name} does not go with the dtype", expect=f"a number of {dtype.name}",
@@ -155,11 +161,11 @@ def promoted(
     """`promote` for two; a number that takes its dtype from the tensor it meets costs less."""
     if isinstance(a, TensorBase):
         node = node_of(a, recorder)
-        if of_kind(b, node) and not (floating and node.dtype.category != 2):
+        if of_kind(b, node) and not (floating and node.dtype.category < 2):
             return node, number_like(node, b, site)
     elif isinstance(b, TensorBase):
         node = node_of(b, recorder)
-        if of_kind(a, node) and not (floating and node.dtype.category != 2):
+        if of_kind(a, node) and not (floating and node.dtype.category < 2):
             return number_like(node, a, site), node
     return promote(op, a, b, floating=floating)
 
@@ -168,7 +174,7 @@ def of_kind(number: Any, node: Node) -> bool:
     """Whether a number takes the dtype of a node that it meets."""
     kind = type(number)
     if kind is float:
-        return node.dtype.category == 2
+        return node.dtype.category > 1
     return kind is int and node.dtype.category >= 1 and -LARGEST_INT <= number <= LARGEST_INT
 
 
@@ -193,5 +199,5 @@ def _one_device(nodes: list[Node], operands: list[Any]) -> tuple[list[Node], lis
 
 
 def as_float(node: Node) -> Node:
-    """Integers and bools in the default floating dtype."""
-    return node if node.dtype.is_floating else to_dtype(node, get_default_dtype())
+    """Integers and bools in the default floating dtype; others as they are."""
+    return node if node.dtype.category > 1 else to_dtype(node, get_default_dtype())

@@ -77,7 +77,7 @@ def cast(node: Node, dtype: DTypeLike) -> Node:
 
 def summed_in(node: Node, dtype: DTypeLike) -> Node:
     """Integers and bools are summed in int64."""
-    if dtype is not None or node.dtype.is_floating:
+    if dtype is not None or node.dtype.category > 1:
         return cast(node, dtype)
     return to_dtype(node, int64)
 
@@ -148,7 +148,8 @@ def mean(
     Raises:
         DTypeError: the dtype is not a floating one.
     """
-    node = require_float("mean", cast(input.node, dtype))
+    node = cast(input.node, dtype)
+    node = node if node.dtype.is_complex else require_float("mean", node)
     axes = _axes("mean", node, dim, axis)
     # A half type holds neither every sum nor every count.
     result = rounded(ops.mean(widened(node), axes), node.dtype) if axes else another(node)
@@ -541,7 +542,10 @@ def norm(
             1 if k in (rows % rank, columns % rank) else n for k, n in enumerate(input.node.shape)
         )
         return wrap(movement.reshape(total, shape=ones) if keepdim else total)
-    narrow = require_float("norm", cast(input.node, dtype))
+    narrow = cast(input.node, dtype)
+    if narrow.dtype.is_complex:
+        narrow = elementwise.modulus(narrow)
+    narrow = require_float("norm", narrow)
     node = widened(narrow)
     axes = normalize_axes("norm", dim, len(node.shape))
     order = 2.0 if p in ("fro", None) else builtins.float(p)

@@ -61,7 +61,7 @@ def text(input: Tensor) -> str:
     notes = []
     if large or (array.size == 0 and len(shape) != 1):
         notes.append(f"shape={tuple(shape)}")
-    if dtype not in USUAL or (array.size == 0 and dtype is not dtypes.float32):
+    if dtype not in (*USUAL, dtypes.complex64) or (array.size == 0 and dtype is not dtypes.float32):
         notes.append(f"dtype={dtype!r}")
     if input.device.kind != "cpu":
         notes.append(f"device='{input.device}'")
@@ -129,6 +129,8 @@ def _nested(array: Array, shape: tuple[int, ...], number: Callable[[Any], str], 
 
 def _formatter(array: Array, dtype: DType) -> Callable[[Any], str]:
     """How each number is written, all equally wide."""
+    if dtype.is_complex:
+        return _complex_formatter(array, dtype.to_real())
     if not dtype.is_floating:
         write: Callable[[Any], str] = str
         width = max(map(len, map(str, array.reshape(-1).tolist())))
@@ -141,6 +143,17 @@ def _formatter(array: Array, dtype: DType) -> Callable[[Any], str]:
     if array.ndim == 0:
         width = 0
     return lambda value: write(value.item()).rjust(width)
+
+
+def _complex_formatter(array: Array, dtype: DType) -> Callable[[Any], str]:
+    """Real and imaginary parts in a style of their own each."""
+    real, imag = _formatter(array.real, dtype), _formatter(array.imag, dtype)
+
+    def write(value: Any) -> str:
+        second = imag(value.imag).lstrip()
+        return f"{real(value.real)}{'' if second[0] in '+-' else '+'}{second}j"
+
+    return write
 
 
 def _float_style(sizes: Array) -> Callable[[float], str]:

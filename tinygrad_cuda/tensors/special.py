@@ -15,6 +15,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.graph.ops import special_rare as rare_ops
+from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.tensors import math
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
@@ -312,7 +313,9 @@ def signbit(input: Tensor) -> Tensor:
 
 
 def sgn(input: Tensor) -> Tensor:
-    """The sign, -1, 0 or 1: `sign` of real numbers."""
+    """The sign, -1, 0 or 1; of complex numbers ``input / |input|``, and 0 of 0."""
+    if input.dtype.is_complex:
+        return strides_like(wrap(elementwise.direction(input.node)), input)
     return math.sign(input)
 
 
@@ -351,6 +354,7 @@ def isneginf(input: Tensor) -> Tensor:
 @keeps_layout
 def _is_value(input: Tensor, value: float) -> Tensor:
     node = input.node
+    require_dtype("isposinf" if value > 0 else "isneginf", node, "real")
     if not node.dtype.is_floating:
         return wrap(common.full(False, node.shape, node, dtypes.bool_))
     return wrap(elementwise.eq(node, common.full_like(node, value)))
@@ -358,8 +362,11 @@ def _is_value(input: Tensor, value: float) -> Tensor:
 
 @keeps_layout
 def isreal(input: Tensor) -> Tensor:
-    """True everywhere: there are no complex numbers."""
+    """True where the imaginary part is zero: of real numbers everywhere."""
     node = input.node
+    if node.dtype.is_complex:
+        imag = elementwise.imag(node)
+        return wrap(elementwise.eq(imag, common.full_like(imag, 0)))
     return wrap(common.full(True, node.shape, node, dtypes.bool_))
 
 
@@ -382,6 +389,7 @@ def nan_to_num(
         [0.0, 1.0, 9.0]
     """
     node = input.node
+    require_dtype("nan_to_num", node, "real")
     if not node.dtype.is_floating:
         return copied_strides(wrap(node), input)
     limit = dtypes.FLOAT_LIMITS[node.dtype.name][1]
@@ -407,8 +415,10 @@ def rad2deg(input: Tensor) -> Tensor:
 
 @keeps_layout
 def angle(input: Tensor) -> Tensor:
-    """The angle of real numbers on the complex plane: 0, or pi below zero."""
+    """The angle on the complex plane, in radians; of real numbers 0, or pi below zero."""
     node = as_float(input.node)
+    if node.dtype.is_complex:
+        return wrap(elementwise.atan2(elementwise.imag(node), elementwise.real(node)))
     below = elementwise.lt(node, common.full_like(node, 0))
     result = elementwise.where(below, common.full_like(node, _math.pi), common.full_like(node, 0))
     value = elementwise.where(elementwise.isnan(node), detached(node), result)

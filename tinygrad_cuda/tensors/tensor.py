@@ -228,7 +228,7 @@ class Tensor(
         return builtins.complex(self.item())
 
     def __index__(self) -> int:
-        if self.dtype.is_floating:
+        if self.dtype.category > 1:
             raise DTypeError(
                 "index",
                 "only an integer tensor of one element can be an index",

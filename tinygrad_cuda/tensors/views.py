@@ -1,11 +1,13 @@
 """The steps between a storage cell and what a Tensor shows of it: read, write, and as NumPy views.
 
-A step is a movement with its attributes, `detach` with its Branch, `variable` with its Leaf, or
-`gather` with a `SelectAt`: one position of a dimension, at an index that stays on the device.
+A step is a movement with its attributes, `detach` with its Branch, `variable` with its Leaf,
+`gather` with a `SelectAt` (one position of a dimension, at an index that stays on the device), or
+`complex` with a `ComplexView`: real numbers as complex ones, or the other way round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -69,6 +71,69 @@ class SelectAt:
         return array[(*[slice(None)] * self.axis, int(self.index.array()), ...)]
 
 
+class ComplexView(NamedTuple):
+    """The step between complex numbers and their parts, on the same memory.
+
+    Attributes:
+        name: in PyTorch.
+        read: what it shows of a base.
+        write: ``(base, inner)``, the base with `inner` written to that.
+        view: the same as a NumPy view.
+    """
+
+    name: str
+    read: Callable[[Node], Node]
+    write: Callable[[Node, Node], Node]
+    view: Callable[[Any], Any]
+
+
+def _pairs(z: Node) -> Node:
+    """Both parts as the last axis."""
+    shape = (*z.shape, 2)
+    first = common.arange.leaf((2,), int64, z.device, start=0, step=1)
+    first = elementwise.eq(first, common.full_like(first, 0))
+    first = movement.reshape(first, shape=(1,) * len(z.shape) + (2,))
+    parts = (elementwise.real(z), elementwise.imag(z))
+    wide = [
+        movement.expand(movement.reshape(part, shape=(*z.shape, 1)), shape=shape) for part in parts
+    ]
+    return elementwise.where(movement.expand(first, shape=shape), *wide)
+
+
+def _of_pairs(x: Node) -> Node:
+    """The complex numbers whose parts are the last axis."""
+    rest = x.shape[:-1]
+    ones, shape = (1,) * len(x.shape), (*rest, 1)
+    parts = (
+        movement.slice_(x, starts=(*(0,) * len(rest), n), shape=shape, steps=ones) for n in (0, 1)
+    )
+    return elementwise.complex_(*(movement.reshape(part, shape=rest) for part in parts))
+
+
+def _paired(array: Any) -> Any:
+    part = array.real.dtype
+    if array.ndim and array.strides[-1] == array.itemsize:
+        return array.view(part).reshape(*array.shape, 2)
+    return np.stack((array.real, array.imag), -1)
+
+
+def _unpaired(array: Any) -> Any:
+    array = array if array.strides[-1] == array.itemsize else np.ascontiguousarray(array)
+    return array.view(np.result_type(array, np.complex64))[..., 0]
+
+
+REAL = ComplexView(
+    "real", elementwise.real,
+    lambda base, inner: elementwise.complex_(inner, elementwise.imag(base)), lambda a: a.real,
+)  # fmt: skip
+IMAG = ComplexView(
+    "imag", elementwise.imag,
+    lambda base, inner: elementwise.complex_(elementwise.real(base), inner), lambda a: a.imag,
+)  # fmt: skip
+PAIRS = ComplexView("view_as_real", _pairs, lambda base, inner: _of_pairs(inner), _paired)
+COMPLEX = ComplexView("view_as_complex", _of_pairs, lambda base, inner: _pairs(inner), _unpaired)
+
+
 def _axis_first(node: Node, axis: int) -> Node:
     rest = (k for k in range(len(node.shape)) if k != axis)
     return movement.permute(node, axes=(axis, *rest)) if axis else node
@@ -76,7 +141,8 @@ def _axis_first(node: Node, axis: int) -> Node:
 
 def moves(step: Step) -> bool:
     """Whether a step shows other elements, or the same at another position."""
-    return step[0].kind == "movement" or step[0] is indexing.gather
+    op = step[0]
+    return op.kind == "movement" or op is indexing.gather or op is elementwise.complex_
 
 
 def apply_step(step: Step, node: Node) -> Node:
@@ -91,13 +157,16 @@ def apply_step(step: Step, node: Node) -> Node:
     if op is indexing.gather:
         select: SelectAt = detail
         return select.read(node)
+    if op is elementwise.complex_:
+        parts: ComplexView = detail
+        return parts.read(node)
     return op(node, **detail)
 
 
 def seen_through(chain: tuple[Step, ...], array: Any) -> Any:
     """An array of the base's shape through the steps, as NumPy's views."""
     for op, detail in chain:
-        if op is indexing.gather:
+        if op is indexing.gather or op is elementwise.complex_:
             array = detail.view(array)
         elif op.kind == "movement":
             assert op.numpy is not None
@@ -107,13 +176,15 @@ def seen_through(chain: tuple[Step, ...], array: Any) -> Any:
 
 def first_position(shape: tuple[int, ...], chain: tuple[Step, ...]) -> int:
     """Where in the memory of a base of this shape the view begins, in elements."""
-    # One byte an element, which nothing reads or writes.
-    base = np.empty(shape, np.uint8)
+    # One byte an element, which nothing reads or writes; more where the element changes.
+    first = next((detail for op, detail in chain if op is elementwise.complex_), None)
+    kind = np.uint8 if first is None else np.float32 if first is COMPLEX else np.complex64
+    base: Any = np.empty(shape, kind)
     view = seen_through(chain, base)
     if not view.size:
         return 0
     if np.may_share_memory(view, base):
-        return int(view.ctypes.data - base.ctypes.data)
+        return int(view.ctypes.data - base.ctypes.data) // int(view.itemsize)
     # Here a reshape is a copy, since memory is row-major whatever the strides say.
     return int(seen_through(chain, np.arange(base.size).reshape(shape)).flat[0])
 
@@ -163,6 +234,9 @@ def _put_step(base: Node, step: Step, inner: Node) -> Node:
     if op is indexing.gather:
         select: SelectAt = detail
         return select.write(base, inner)
+    if op is elementwise.complex_:
+        parts: ComplexView = detail
+        return parts.write(base, inner)
     if op is movement.slice_:
         window = {"starts": detail["starts"], "shape": base.shape, "steps": detail["steps"]}
         inside = common.constant.leaf(inner.shape, bool_, base.device, value=True)
@@ -177,6 +251,12 @@ def _put_step(base: Node, step: Step, inner: Node) -> Node:
 def _put_spread(base: Node, chain: tuple[Step, ...], value: Node, shown: Node | None) -> Node:
     """The base with `value` written to what expansions, windows and further views show of it."""
     views = tuple(step for step in chain if moves(step))
+    if any(op is elementwise.complex_ for op, _ in views):
+        raise ShapeError(
+            "write", "a part of repeated complex numbers is written",
+            expect="a view that shows each element once", actual=f"shape {value.shape}",
+            hint="clone() the tensor before writing to it",
+        )  # fmt: skip
     detaches = [step for step in chain if step[0] is common.detach]
     whole = len(views) + len(detaches) == len(chain)
     once = whole and _each_once(base, views)

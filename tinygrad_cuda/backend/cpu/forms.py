@@ -188,6 +188,10 @@ class Forms:
             with np.errstate(all="ignore"):
                 self.uniform[node] = np.asarray(attributes["value"]).astype(node.dtype.numpy)
             return True
+        if op is common.complex_constant:
+            number = complex(attributes["real"], attributes["imag"])
+            self.uniform[node] = np.asarray(number).astype(node.dtype.numpy)
+            return True
         if op.kind == "leaf":
             if op is not common.arange or prod(node.shape) * node.dtype.itemsize > STATIC_BYTES:
                 return False

@@ -32,9 +32,14 @@ def _arange(shape: Shape, dtype: DType, start: Any, step: Any) -> Array:
     )
 
 
+def _complex_constant(shape: Shape, dtype: DType, real: Any, imag: Any) -> Array:
+    return np.full(shape, complex(real, imag), dtype.numpy)
+
+
 _LEAVES: dict[str, Callable[..., Array]] = {
     "constant": _constant,
     "scalar": _constant,
+    "complex_constant": _complex_constant,
     "arange": _arange,
 }
 

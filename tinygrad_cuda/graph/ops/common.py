@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import DTypeError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape
@@ -36,6 +37,9 @@ buffer = LeafOp("buffer", "leaf", _no_inference)
 constant = LeafOp("constant", "leaf", _no_inference, literals=("value",))
 # A number that is an argument of its plan from the start: learning rates, loss scales, counts.
 scalar = LeafOp("scalar", "leaf", _no_inference, arguments=("value",))
+# A complex number, the same for every element. Its parts are numbers as those of a `constant`,
+# which holds a real number of any dtype, complex ones included.
+complex_constant = LeafOp("complex_constant", "leaf", _no_inference, literals=("real", "imag"))
 # start + step * i along one axis.
 arange = LeafOp("arange", "leaf", _no_inference, literals=("start", "step"))
 
@@ -87,7 +91,7 @@ output = Op(
 )  # fmt: skip
 
 ROWS: tuple[Op, ...] = (
-    buffer, constant, scalar, arange, variable, detach, custom, assign, output,
+    buffer, constant, scalar, complex_constant, arange, variable, detach, custom, assign, output,
 )  # fmt: skip
 
 
@@ -96,11 +100,20 @@ ROWS: tuple[Op, ...] = (
 
 def full(value: Any, shape: Shape, like: Node, dtype: DType | None = None) -> Node:
     """A constant of `shape` on the device of `like`."""
-    return constant.leaf(shape, dtype or like.dtype, like.device, value=value)
+    return number(value, shape, dtype or like.dtype, like.device)
 
 
 def full_like(node: Node, value: Any) -> Node:
+    if type(value) is complex:
+        return complex_constant.like(node, real=value.real, imag=value.imag)
     return constant.like(node, value=value)
+
+
+def number(value: Any, shape: Shape, dtype: DType, device: Device) -> Node:
+    """The leaf of a number, real or complex."""
+    if type(value) is complex:
+        return complex_constant.leaf(shape, dtype, device, real=value.real, imag=value.imag)
+    return constant.leaf(shape, dtype, device, value=value)
 
 
 class GradientRule:
@@ -182,9 +195,13 @@ def nothing_written(value: Node, *sources: Node) -> Node:
     return custom(value, value, *sources, results=1, function=_NothingWritten())
 
 
-# Categories of dtype (bool 0, integer 1, floating 2) by the name of a domain.
+# Categories of dtype (bool 0, integer 1, floating 2, complex 3) by the name of a domain.
 DOMAINS: dict[str, tuple[int, ...]] = {
-    "any": (0, 1, 2),
+    "any": (0, 1, 2, 3),
+    "real": (0, 1, 2),
+    "arithmetic": (1, 2, 3),
+    "inexact": (2, 3),
+    "complex": (3,),
     "float": (2,),
     "number": (1, 2),
     "integer": (1,),
@@ -194,10 +211,14 @@ DOMAINS: dict[str, tuple[int, ...]] = {
 
 
 def require_dtype(op: str, node: Node, allowed: str) -> None:
-    """Raises unless the dtype belongs to a domain: float, number, integral, bool or any."""
+    """Raises unless the dtype belongs to a domain, a key of `DOMAINS`."""
     if node.dtype.category in DOMAINS[allowed]:
         return
     wanted, cast = {
+        "real": ("a real dtype", "x.real or x.abs()"),
+        "arithmetic": ("a numeric dtype, not bool", "x.float() or x.int()"),
+        "inexact": ("a floating or complex dtype", "x.float()"),
+        "complex": ("a complex dtype", "x.to(tc.complex64)"),
         "float": ("a floating dtype", "x.float()"),
         "number": ("a numeric dtype, not bool", "x.float() or x.int()"),
         "integer": ("an integer dtype", "x.int() or x.long()"),
@@ -209,8 +230,9 @@ def require_dtype(op: str, node: Node, allowed: str) -> None:
         "the dtype is not supported",
         expect=wanted,
         actual=node.dtype.name,
-        hint=f"cast first: {cast}",
-    )
+        hint="x.real, x.imag and x.abs() are real" if node.dtype.is_complex
+        else f"cast first: {cast}",
+    )  # fmt: skip
 
 
 def wide(dtype: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, bool_
+from tinygrad_cuda.core.dtypes import DType, bool_, float32, float64
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs, SameSpecOp, same_spec
@@ -84,20 +84,20 @@ sub: SameSpecOp = _op(
     "sub", np.subtract, "{0} - {1}",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(g),
-    domain="number",
+    domain="arithmetic",
 )  # fmt: skip
 mul: SameSpecOp = _op(
     "mul", np.multiply, lambda t: "{0} && {1}" if t is bool_ else "{0} * {1}",
-    lambda g, out, a, b: mul(g, b),
-    lambda g, out, a, b: mul(g, a),
+    lambda g, out, a, b: mul(g, conjugated(b)),
+    lambda g, out, a, b: mul(g, conjugated(a)),
 )  # fmt: skip
 div: SameSpecOp = _op(
     "div", np.true_divide, "{0} / {1}",
-    lambda g, out, a, b: div(g, b),
-    lambda g, out, a, b: neg(div(mul(g, out), b)),
-    domain="float", cost=4,
+    lambda g, out, a, b: div(g, conjugated(b)),
+    lambda g, out, a, b: neg(div(mul(g, conjugated(out)), conjugated(b))),
+    domain="inexact", cost=4,
 )  # fmt: skip
-neg: SameSpecOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
+neg: SameSpecOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="arithmetic")
 
 
 @numeric.takes_out
@@ -111,9 +111,9 @@ def _copy(x: Any, out: Any = None) -> Any:
 # The same values; a plan stores them in the order of this node's axes.
 contiguous: SameSpecOp = _op("contiguous", _copy, "{0}", lambda g, out, x: g, cost=0)
 reciprocal: SameSpecOp = _op(
-    "reciprocal", numeric.reciprocal, "1 / {0}",
-    lambda g, out, x: neg(mul(g, mul(out, out))),
-    domain="float", cost=4,
+    "reciprocal", numeric.reciprocal, lambda t: f"{t.c}(1) / {{0}}" if t.is_complex else "1 / {0}",
+    lambda g, out, x: neg(mul(g, conjugated(mul(out, out)))),
+    domain="inexact", cost=4,
 )  # fmt: skip
 
 
@@ -188,21 +188,23 @@ maximum: SameSpecOp = _op(
     "maximum", numeric.maximum, "tgc_max({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
+    domain="real",
 )  # fmt: skip
 minimum: SameSpecOp = _op(
     "minimum", numeric.minimum, "tgc_min({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
+    domain="real",
 )  # fmt: skip
 
 # Comparison and logic -------------------------------------------------------------------------
 
 eq: SameSpecOp = _op("eq", np.equal, "{0} == {1}", result=bool_)
 ne: SameSpecOp = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
-lt: SameSpecOp = _op("lt", np.less, "{0} < {1}", result=bool_)
-le: SameSpecOp = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
-gt: SameSpecOp = _op("gt", np.greater, "{0} > {1}", result=bool_)
-ge: SameSpecOp = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
+lt: SameSpecOp = _op("lt", np.less, "{0} < {1}", domain="real", result=bool_)
+le: SameSpecOp = _op("le", np.less_equal, "{0} <= {1}", domain="real", result=bool_)
+gt: SameSpecOp = _op("gt", np.greater, "{0} > {1}", domain="real", result=bool_)
+ge: SameSpecOp = _op("ge", np.greater_equal, "{0} >= {1}", domain="real", result=bool_)
 logical_and: SameSpecOp = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
 logical_or: SameSpecOp = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
 logical_xor: SameSpecOp = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
@@ -241,7 +243,9 @@ def _infer_cast(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -
 
 
 def cast_array(x: Any, dtype: DType) -> Any:
-    """The reference of `cast`."""
+    """The reference of `cast`; of a complex number its real part remains."""
+    if x.dtype.kind == "c" and dtype.name != "bool" and not dtype.is_complex:
+        x = x.real
     if x.dtype.kind not in "iub" and dtype.category < 2 and dtype.name != "bool":
         # As CUDA text does: truncate in 64 bits, then keep the low bits.
         with np.errstate(invalid="ignore"):
@@ -297,8 +301,8 @@ def _short(name: str) -> Callable[[DType], str]:
 
 exp: SameSpecOp = _op(
     "exp", np.exp, _short("exp"),
-    lambda g, out, x: mul(g, out),
-    domain="float", cost=8,
+    lambda g, out, x: mul(g, conjugated(out)),
+    domain="inexact", cost=8,
 )  # fmt: skip
 exp2: SameSpecOp = _op(
     "exp2", np.exp2, "exp2({0})",
@@ -312,7 +316,7 @@ expm1: SameSpecOp = _op(
     domain="float", cost=12,
 )  # fmt: skip
 log: SameSpecOp = _op(
-    "log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8
+    "log", np.log, "log({0})", lambda g, out, x: div(g, conjugated(x)), domain="inexact", cost=8
 )
 log2: SameSpecOp = _op(
     "log2", np.log2, "log2({0})",
@@ -326,8 +330,8 @@ log1p: SameSpecOp = _op(
 )  # fmt: skip
 sqrt: SameSpecOp = _op(
     "sqrt", np.sqrt, "sqrt({0})",
-    lambda g, out, x: div(g, add(out, out)),
-    domain="float", cost=6,
+    lambda g, out, x: div(g, conjugated(add(out, out))),
+    domain="inexact", cost=6,
 )  # fmt: skip
 rsqrt: SameSpecOp = _op(
     "rsqrt", numeric.rsqrt, "tgc_rsqrt({0})",
@@ -335,11 +339,13 @@ rsqrt: SameSpecOp = _op(
     domain="float", cost=6,
 )  # fmt: skip
 sin: SameSpecOp = _op(
-    "sin", np.sin, "sin({0})", lambda g, out, x: mul(g, cos(x)), domain="float", cost=12
-)
+    "sin", np.sin, "sin({0})", lambda g, out, x: mul(g, conjugated(cos(x))),
+    domain="inexact", cost=12,
+)  # fmt: skip
 cos: SameSpecOp = _op(
-    "cos", np.cos, "cos({0})", lambda g, out, x: neg(mul(g, sin(x))), domain="float", cost=12
-)
+    "cos", np.cos, "cos({0})", lambda g, out, x: neg(mul(g, conjugated(sin(x)))),
+    domain="inexact", cost=12,
+)  # fmt: skip
 tan: SameSpecOp = _op(
     "tan", np.tan, "tan({0})",
     lambda g, out, x: mul(g, add(mul(out, out), full_like(out, 1))),
@@ -384,15 +390,17 @@ atan2: SameSpecOp = _op(
     domain="float", cost=20,
 )  # fmt: skip
 sinh: SameSpecOp = _op(
-    "sinh", np.sinh, "sinh({0})", lambda g, out, x: mul(g, cosh(x)), domain="float", cost=16
-)
+    "sinh", np.sinh, "sinh({0})", lambda g, out, x: mul(g, conjugated(cosh(x))),
+    domain="inexact", cost=16,
+)  # fmt: skip
 cosh: SameSpecOp = _op(
-    "cosh", np.cosh, "cosh({0})", lambda g, out, x: mul(g, sinh(x)), domain="float", cost=16
-)
+    "cosh", np.cosh, "cosh({0})", lambda g, out, x: mul(g, conjugated(sinh(x))),
+    domain="inexact", cost=16,
+)  # fmt: skip
 tanh: SameSpecOp = _op(
     "tanh", np.tanh, "tanh({0})",
-    lambda g, out, x: mul(g, _one_minus_square(out)),
-    domain="float", cost=12,
+    lambda g, out, x: mul(g, conjugated(_one_minus_square(out))),
+    domain="inexact", cost=12,
 )  # fmt: skip
 
 
@@ -431,6 +439,67 @@ erf: SameSpecOp = _op(
     "erf", _erf, "erf({0})",
     lambda g, out, x: mul(g, _times(exp(neg(mul(x, x))), full_like(x, 1), TWO_OVER_SQRT_PI)),
     domain="float", cost=16,
+)  # fmt: skip
+
+# Complex numbers ------------------------------------------------------------------------------
+# A gradient by z is that by its real part plus i times that by its imaginary part, as in PyTorch:
+# a function with a complex derivative multiplies the cotangent by the derivative's conjugate.
+
+
+def conjugated(x: Node) -> Node:
+    """The complex conjugate; a real node itself."""
+    return conj(x) if x.dtype.is_complex else x
+
+
+def _infer_complex(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    if sources[0].dtype not in (float32, float64):
+        raise DTypeError(
+            "complex", "no complex number has such parts", expect="float32 or float64",
+            actual=sources[0].dtype.name, hint="cast first: x.float()",
+        )  # fmt: skip
+    shape, dtype = _infer(op, sources, attributes)[0]
+    return ((shape, dtype.to_complex()),)
+
+
+def _infer_part(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    require_dtype(op.name, sources[0], "complex")
+    return ((sources[0].shape, sources[0].dtype.to_real()),)
+
+
+def _joined(real: Any, imag: Any) -> Any:
+    result = np.empty(real.shape, np.result_type(real, np.complex64))
+    result.real, result.imag = real, imag
+    return result
+
+
+def direction(z: Node) -> Node:
+    """z / |z|, and 0 at the origin, where PyTorch has that slope."""
+    size = modulus(z)
+    origin = eq(size, full_like(size, 0))
+    size = where(origin, full_like(size, 1), size)
+    return div(z, cast(size, dtype=z.dtype))
+
+
+conj: SameSpecOp = _op(
+    "conj", np.conjugate, "tgc_conj({0})", lambda g, out, z: conj(g), domain="complex"
+)
+complex_: Op = Op(
+    "complex", "elementwise", _infer_complex, numpy=_joined, cuda="tgc_complex_of({0}, {1})",
+    gradient=(lambda g, out, a, b: real(g), lambda g, out, a, b: imag(g)),
+)  # fmt: skip
+# Copies: a result may be written over, and its operand has other readers.
+real: Op = Op(
+    "real", "elementwise", _infer_part, numpy=lambda z: np.array(z.real), cuda="{0}.re",
+    gradient=(lambda g, out, z: cast(g, dtype=z.dtype),),
+)  # fmt: skip
+imag: Op = Op(
+    "imag", "elementwise", _infer_part, numpy=lambda z: np.array(z.imag), cuda="{0}.im",
+    gradient=(lambda g, out, z: complex_(full_like(g, 0), g),),
+)  # fmt: skip
+# |z|: `abs` of complex numbers, whose result is real.
+modulus: Op = Op(
+    "modulus", "elementwise", _infer_part, numpy=np.abs, cuda="tgc_hypot({0}.re, {0}.im)",
+    gradient=(lambda g, out, z: mul(cast(g, dtype=z.dtype), direction(z)),), cost=12,
 )  # fmt: skip
 
 ROWS: tuple[Op, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Op))

@@ -42,7 +42,7 @@ def takes_out(function: Any) -> Any:
 @takes_out
 def select(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
     """``a`` where the condition holds, else ``b``: by bits, since branches are mispredicted."""
-    if condition.size < _FEW:
+    if condition.size < _FEW or a.dtype.itemsize > 8:
         chosen = np.where(condition, a, b)
         if out is None:
             return chosen

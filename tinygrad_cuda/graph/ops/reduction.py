@@ -192,7 +192,7 @@ def _product_of_others(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> No
             before = ew.mul(before, mv.shifted(before, axis, distance, 1))
             after = ew.mul(after, mv.shifted(after, axis, -distance, 1))
             distance *= 2
-        others = ew.mul(before, after)
+        others = ew.conjugated(ew.mul(before, after))
         if not remaining:
             return ew.mul(_back(g, x), others)
         line = prod(x, axes=(axis,))
@@ -204,23 +204,23 @@ def _product_of_others(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> No
 sum: ReductionOp = _op(
     "sum", numeric.total, Accumulation("tgc_sum_op", 0),
     lambda g, out, x, axes: _back(g, x),
-    _checked("number"),
+    _checked("arithmetic"),
 )  # fmt: skip
 prod: ReductionOp = _op(
     "prod", _accumulate(np.prod), Accumulation("tgc_product_op", 1),
     _product_of_others,
-    _checked("number"),
+    _checked("arithmetic"),
 )  # fmt: skip
 max: ReductionOp = _op(
     "max", _keep(np.max), Accumulation("tgc_max_op", "tgc_lowest<{T}>()"),
     _shared_among_ties,
-    _checked("any", nonempty=True),
+    _checked("real", nonempty=True),
     idempotent=True, by_slices=partial(numeric.short_extreme, np.maximum),
 )  # fmt: skip
 min: ReductionOp = _op(
     "min", _keep(np.min), Accumulation("tgc_min_op", "tgc_highest<{T}>()"),
     _shared_among_ties,
-    _checked("any", nonempty=True),
+    _checked("real", nonempty=True),
     idempotent=True, by_slices=partial(numeric.short_extreme, np.minimum),
 )  # fmt: skip
 any: ReductionOp = _op(
@@ -256,13 +256,13 @@ def _position(functor: str, worst: str) -> Accumulation:
 argmax: ReductionOp = _op(
     "argmax", _arg(np.argmax), _position("tgc_argmax_op", "tgc_lowest"),
     None,
-    _checked("any", int64, nonempty=True),
+    _checked("real", int64, nonempty=True),
     extreme=max, by_slices=partial(numeric.short_position, np.maximum),
 )  # fmt: skip
 argmin: ReductionOp = _op(
     "argmin", _arg(np.argmin), _position("tgc_argmin_op", "tgc_highest"),
     None,
-    _checked("any", int64, nonempty=True),
+    _checked("real", int64, nonempty=True),
     extreme=min, by_slices=partial(numeric.short_position, np.minimum),
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ BLOCK = 64
 
 
 def _infer_cumsum(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    require_dtype("cumsum", sources[0], "number")
+    require_dtype("cumsum", sources[0], "arithmetic")
     return sources[0].outputs
 
 
@@ -83,6 +83,7 @@ def _padded(node: Node, axis: int, before: int, after: int, value: int) -> Node:
 
 
 def _infer_order(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    require_dtype("sort", sources[0], "real")
     shape = sources[0].shape
     return (((*shape[:-1], attributes["count"]), int64),)
 

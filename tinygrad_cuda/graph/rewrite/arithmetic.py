@@ -48,7 +48,7 @@ _NEVER_NEGATIVE_ZERO = (ew.abs, ew.exp, ew.exp2, ew.sigmoid, ew.cosh)
 
 def _never_negative_zero(x: Node) -> bool:
     if x.op is ew.cast:
-        return not x.sources[0].dtype.is_floating
+        return x.sources[0].dtype.category < 2
     if x.op is ew.mul:
         return x.sources[0] is x.sources[1]
     return x.op in _NEVER_NEGATIVE_ZERO
@@ -59,6 +59,8 @@ def _never_negative_zero(x: Node) -> bool:
 
 def fold(node: Node) -> Node | None:
     """Computes with the row's reference; half types with a detour over float32, as it does."""
+    if node.dtype.is_complex:
+        return None
     arrays = []
     for source in node.sources:
         value = literal(source)
@@ -110,7 +112,7 @@ def sub_negated(node: Node) -> Node | None:
 
 def sub_itself(node: Node) -> Node | None:
     a, b = node.sources
-    return constant_like(0, node) if a is b and not node.dtype.is_floating else None
+    return constant_like(0, node) if a is b and node.dtype.category < 2 else None
 
 
 def mul_one(node: Node) -> Node | None:
@@ -238,7 +240,7 @@ def compare_itself(node: Node) -> Node | None:
         return None
     if node.op in (ew.lt, ew.gt):
         return constant_like(False, node)
-    return None if a.dtype.is_floating else constant_like(node.op is not ew.ne, node)
+    return None if a.dtype.category > 1 else constant_like(node.op is not ew.ne, node)
 
 
 _PAIRS = ((ew.eq, ew.ne), (ew.lt, ew.ge), (ew.gt, ew.le))
@@ -296,6 +298,8 @@ def _holds(narrow: DType, wide: DType) -> bool:
     """Whether every value of `narrow` is a value of `wide`."""
     if narrow is wide or narrow is bool_:
         return True
+    if narrow.is_complex or wide.is_complex:
+        return _holds(narrow.to_real(), wide.to_real()) and wide.is_complex
     if narrow.is_floating:
         return bool(wide.is_floating and narrow.itemsize < wide.itemsize)
     unsigned = narrow.name == "uint8"

@@ -45,8 +45,11 @@ class RewriteRule(NamedTuple):
 
 
 def literal(node: Node) -> Number | None:
-    """The number a constant holds, rounded to its dtype; None for anything else."""
-    if node.op is not common.constant:
+    """The number a constant holds, rounded to its dtype; None for anything else.
+
+    None also of a complex dtype: rules of arithmetic have real numbers in mind.
+    """
+    if node.op is not common.constant or node.dtype.is_complex:
         return None
     value = node.attributes["value"]
     return rounded(value, node.dtype) if is_literal(value) else None
@@ -61,8 +64,10 @@ def rounded(value: Any, dtype: DType) -> Number:
     """A Python number that the dtype holds exactly."""
     with np.errstate(all="ignore"):
         array = np.asarray(value).astype(dtype.numpy)
-    number: Number = float(array) if dtype.is_floating else array.item()
-    return number
+    number: Any = float(array) if dtype.is_floating else array.item()
+    if dtype.is_complex:  # a real one stays a number of `constant`
+        return number if number.imag else number.real  # type: ignore[no-any-return]
+    return number  # type: ignore[no-any-return]
 
 
 def constant_like(value: Any, like: Node) -> Node:

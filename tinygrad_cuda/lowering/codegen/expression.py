@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, float16
+from tinygrad_cuda.core.dtypes import DType, float16, float64
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, reduction
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -237,6 +237,11 @@ class Evaluator:
             return self._argument(fill, node.dtype)
         return literal(fill, node.dtype)
 
+    def _double(self, value: Any) -> str:
+        if isinstance(value, Argument):
+            return self.words.argument(value, "double")
+        return literal(value, float64)
+
     def _symbol(self, argument: Argument, low: int, high: int) -> Index:
         """A slice's start that runs may change."""
         name = self.words.argument(argument, "long long")
@@ -251,7 +256,7 @@ class Evaluator:
     # Leaves
 
     def _argument(self, value: Argument, dtype: DType) -> str:
-        if dtype.is_floating:
+        if dtype.category > 1:
             return f"tgc_cast<{dtype.c}>({self.words.argument(value, 'double')})"
         return f"({dtype.compute})({self.words.argument(value, 'long long')})"
 
@@ -263,6 +268,10 @@ class Evaluator:
                 text = self._argument(value, dtype)
                 return self._named(0, node, dtype.compute, text, node.op.name)
             return literal(value, dtype)
+        if node.op is common.complex_constant:
+            parts = [self._double(attributes[name]) for name in ("real", "imag")]
+            text = f"tgc_cast<{dtype.c}>(tgc_complex_of({', '.join(parts)}))"
+            return self._named(0, node, dtype.compute, text, "constant")
         if node.op is common.buffer:
             return self.load(node, ix.flatten(at, node.shape), guard)
         depth = self._depth(at, guard)
@@ -613,6 +622,8 @@ def expression(node: Node, operands: list[str], short: bool = False) -> str:
         source, target = node.sources[0].dtype, node.dtype
         if source is target or (source.compute == target.compute and target.name == "float32"):
             return operands[0]
+        if source.is_complex and not target.is_complex and target.name != "bool":
+            return f"tgc_cast<{target.c}>({operands[0]}.re)"
         return f"tgc_cast<{target.c}>({operands[0]})"
     text = node.op.cuda
     if callable(text):
@@ -751,6 +762,9 @@ def literal(value: Any, dtype: DType) -> str:
         item = np.asarray(value).astype(dtype.numpy)
     if dtype.name == "bool":
         return "true" if item else "false"
+    if dtype.is_complex:
+        parts = [literal(part, dtype.to_real()) for part in (item.real, item.imag)]
+        return f"{dtype.c}({', '.join(parts)})"
     if dtype.category == 1:
         number = int(item)
         if number == -(2**63):

@@ -219,6 +219,12 @@ def special_prelude() -> str:
 
 
 @lru_cache(maxsize=1)
+def complex_prelude() -> str:
+    """What kernels with complex numbers need besides."""
+    return (FOLDER / "complex.cuh").read_text()
+
+
+@lru_cache(maxsize=1)
 def grid_reduce_prelude() -> str:
     """What kernels of all blocks together need."""
     return (FOLDER / "grid_reduce_device.cuh").read_text()
@@ -273,6 +279,7 @@ def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
             wrappers[f"TGC_KERNEL_MIN_BLOCKS({sizes})\n"] = None
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
+    before += complex_prelude() if "tgc_complex" in body else ""
     before += special_prelude() if "tgc_special_" in body else ""
     before += grid_reduce_prelude() if "tgc_grid_" in body else ""
     before += mma_prelude() if MMA_NAMES.search(body) else ""
@@ -301,6 +308,7 @@ def _functors(launches: Sequence[PackedLaunch]) -> dict[str, None]:
 PRELUDES = (
     prelude,
     random_prelude,
+    complex_prelude,
     special_prelude,
     grid_reduce_prelude,
     mma_prelude,

@@ -35,6 +35,7 @@ template <class A> struct tgc_same<A, A> { static constexpr bool value = true; }
 template <class T> struct tgc_is_floating {
   static constexpr bool value = tgc_same<T, float>::value || tgc_same<T, double>::value;
 };
+template <class T> struct tgc_is_complex { static constexpr bool value = false; };  // complex.cuh
 template <class...> using tgc_void = void;
 
 // Lowest and highest value of a compute type: the identities of max and min.
@@ -145,6 +146,8 @@ template <class To, class From> TGC_DEVICE To tgc_to_storage(From value) {
     return value;
   } else if constexpr (tgc_same<From, tgc_half>::value || tgc_same<From, tgc_bfloat16>::value) {
     return tgc_to_storage<To>(tgc_to_compute(value));
+  } else if constexpr (tgc_is_complex<To>::value) {
+    return To(value);
   } else if constexpr (tgc_same<To, tgc_half>::value) {
     if constexpr (!tgc_same<From, double>::value) {
       return To{tgc_half_bits(float(value))};

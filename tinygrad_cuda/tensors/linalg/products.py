@@ -79,13 +79,23 @@ def _batched(op: str, left: Node, right: Node) -> Node:
     if len(right.shape) == 2 and batch:
         # One matrix for the whole batch: a single product of all rows.
         rows = movement.reshape(left, shape=(prod(left.shape[:-1]), left.shape[-1]))
-        product = contraction.matmul(rows, right)
+        product = _matrix_product(rows, right)
         return movement.reshape(product, shape=(*left.shape[:-1], right.shape[-1]))
     if batch != right.shape[:-2]:
         batch = _batch(op, left, right)
         left = to_shape(left, (*batch, *left.shape[-2:]))
         right = to_shape(right, (*batch, *right.shape[-2:]))
-    return contraction.matmul(left, right)
+    return _matrix_product(left, right)
+
+
+def _matrix_product(left: Node, right: Node) -> Node:
+    """One product; of complex numbers four, of their parts."""
+    if not left.dtype.is_complex:
+        return contraction.matmul(left, right)
+    product, parts = contraction.matmul, (elementwise.real, elementwise.imag)
+    (a, b), (c, d) = ([part(x) for part in parts] for x in (left, right))
+    real = elementwise.sub(product(a, c), product(b, d))
+    return elementwise.complex_(real, elementwise.add(product(a, d), product(b, c)))
 
 
 def _empty_sum(left: Node, right: Node, batch: Shape) -> Node:
@@ -527,7 +537,9 @@ def addr(
 
 @in_widest
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The inner product of two vectors: `dot`, since nothing is complex."""
+    """The inner product of two vectors, the first one conjugated."""
+    if isinstance(input, TensorBase) and input.dtype.is_complex:
+        return dot(input.conj(), other)
     return products.dot(input, other)
 
 
