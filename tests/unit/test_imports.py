@@ -51,6 +51,7 @@ RANKS = {
     "distributions": 14,
     "linalg": 14,
     "random": 14,
+    "fft": 14,
     "special": 14,
     "kernels": 15,  # with gradients that are checked
     "nn": 15,

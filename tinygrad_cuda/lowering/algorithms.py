@@ -20,7 +20,7 @@ from tinygrad_cuda.graph.node import (
     topological,
     with_sources,
 )
-from tinygrad_cuda.graph.ops import attention, common, movement, recurrence
+from tinygrad_cuda.graph.ops import attention, common, fft, movement, recurrence
 from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.ops.convolution import (
     convolution,
@@ -91,6 +91,7 @@ from tinygrad_cuda.lowering.skeletons.conv.windows import (
     windows_of,
 )
 from tinygrad_cuda.lowering.skeletons.conv.winograd import Tiles, by_tiles, tiles_of_least_time
+from tinygrad_cuda.lowering.skeletons.fft import fft as fft_kernels
 from tinygrad_cuda.lowering.skeletons.recurrence import tiles as recurrence_tiles
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.lowering.tuning import Decision, TuningProblems, cut_text
@@ -562,6 +563,7 @@ def _one_convolution(node: Node) -> tuple[Node, ...]:
 COMPOSED: dict[Op, Composed] = {
     convolution_input_gradient: Composed(_in_phases, _one_convolution),
     **dict.fromkeys(attention.ROWS, Composed(attention_tiles.refusal, attention.as_nodes)),
+    **dict.fromkeys(fft.ROWS, Composed(fft_kernels.refusal, fft.as_nodes)),
     **dict.fromkeys(recurrence.ROWS, Composed(recurrence_tiles.refusal, recurrence.as_nodes)),
 }
 

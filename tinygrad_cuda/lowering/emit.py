@@ -22,6 +22,7 @@ from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED
 from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
+from tinygrad_cuda.lowering.skeletons.fft.fft import fft_stages
 from tinygrad_cuda.lowering.skeletons.recurrence.recurrence import recurrence_stages
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
 from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
@@ -40,6 +41,7 @@ def stages(kernel: Kernel) -> list[Stage]:
         "winograd": winograd_stages,
         "attention": attention_stages,
         "recurrence": recurrence_stages,
+        "fft": fft_stages,
     }[kernel.kind](kernel)
 
 

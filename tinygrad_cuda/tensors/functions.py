@@ -21,4 +21,5 @@ from tinygrad_cuda.tensors.searching import *
 from tinygrad_cuda.tensors.settings import *
 from tinygrad_cuda.tensors.shaping import *
 from tinygrad_cuda.tensors.special import *
+from tinygrad_cuda.tensors.spectrogram import *
 from tinygrad_cuda.tensors.statistics import *

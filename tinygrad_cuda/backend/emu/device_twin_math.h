@@ -94,6 +94,16 @@ static inline float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0
 
 // ------------------------------------------------------------------------------------- functions
 
+static inline void sincospi(double x, double* s, double* c) {
+  *s = sin(3.141592653589793 * x);
+  *c = cos(3.141592653589793 * x);
+}
+static inline void sincospif(float x, float* s, float* c) {
+  double sine, cosine;
+  sincospi(x, &sine, &cosine);
+  *s = (float)sine;
+  *c = (float)cosine;
+}
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline float rsqrtf(float x) { return (float)rsqrt((double)x); }
 

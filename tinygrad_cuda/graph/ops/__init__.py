@@ -9,6 +9,7 @@ from tinygrad_cuda.graph.ops import (
     contraction,
     convolution,
     elementwise,
+    fft,
     indexing,
     movement,
     random,
@@ -37,6 +38,7 @@ TABLE: dict[str, Op] = {
         winograd,
         attention,
         recurrence,
+        fft,
     )
     for op in family.ROWS
 }

@@ -213,6 +213,12 @@ def random_prelude() -> str:
 
 
 @lru_cache(maxsize=1)
+def fft_prelude() -> str:
+    """What kernels of Fourier transforms need besides."""
+    return (FOLDER / "fft" / "fft_device.cuh").read_text()
+
+
+@lru_cache(maxsize=1)
 def special_prelude() -> str:
     """What kernels with rare special functions need besides."""
     return (FOLDER / "special.cuh").read_text()
@@ -280,6 +286,7 @@ def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
     before += complex_prelude() if "tgc_complex" in body else ""
+    before += fft_prelude() if "tgc_fft_" in body else ""
     before += special_prelude() if "tgc_special_" in body else ""
     before += grid_reduce_prelude() if "tgc_grid_" in body else ""
     before += mma_prelude() if MMA_NAMES.search(body) else ""
@@ -309,6 +316,7 @@ PRELUDES = (
     prelude,
     random_prelude,
     complex_prelude,
+    fft_prelude,
     special_prelude,
     grid_reduce_prelude,
     mma_prelude,

@@ -11,6 +11,7 @@ from tinygrad_cuda.graph.ops import (
     contraction,
     convolution,
     indexing,
+    fft,
     recurrence,
     scan,
     winograd,
@@ -89,6 +90,13 @@ def _recurrent(node: Node) -> int:
     return 2 * prod(node.sources[0].shape[:2]) * prod(weight.shape)
 
 
+def _transformed(node: Node) -> int:
+    """5 n log2 n of each complex row, half of that of real ones."""
+    n, source = fft.row_length(node), node.sources[0]
+    total = 5 * prod(source.shape[:-1]) * n * (n - 1).bit_length()
+    return total if node.op is fft.fft else total // 2
+
+
 # Rows that do not count one for each element of their result; a reduction's row says its own.
 _FLOPS: dict[Op, Callable[[Node], int]] = {
     ew.cast: _none,
@@ -107,4 +115,5 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     winograd.unwinograd: _transform,
     **dict.fromkeys(attention.ROWS, _attended),
     **dict.fromkeys(recurrence.ROWS, _recurrent),
+    **dict.fromkeys(fft.ROWS, _transformed),
 }

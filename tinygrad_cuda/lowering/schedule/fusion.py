@@ -21,6 +21,7 @@ from tinygrad_cuda.graph.ops import (
     elementwise,
     indexing,
     movement,
+    fft,
     recurrence,
     winograd,
 )
@@ -48,7 +49,7 @@ NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
 ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
 SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
 TRANSFORMS = winograd.ROWS
-WHOLE = ("scatter", "attention", "recurrence")  # kinds of kernels that take no other node
+WHOLE = ("scatter", "attention", "recurrence", "fft")  # kinds of kernels that take no other node
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
 
@@ -367,7 +368,7 @@ class Group:
 
     Attributes:
         kind: ``map``, ``row``, ``col``, ``contract``, ``library``, ``winograd``, ``scatter``,
-            ``attention`` or ``recurrence``.
+            ``attention``, ``recurrence`` or ``fft``.
         numel: elements of the space the kernel walks.
         sign: of a row or col kernel, which reduces `rows` lines.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
@@ -419,6 +420,8 @@ class Group:
             self.kind = "attention"
         elif node.op in recurrence.ROWS:
             self.kind = "recurrence"
+        elif node.op in fft.ROWS:
+            self.kind = "fft"
         if self.kind != "map":
             self.anchors = [node]
             self.reduction_dependent = {node}
