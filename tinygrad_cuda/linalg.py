@@ -257,7 +257,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 def vander(x: Tensor, N: int | None = None) -> Tensor:
     """The powers 0 ... N - 1 of each element as a row."""
-    x = x if x.is_floating_point() else x.long()
+    x = x if x.dtype.category > 1 else x.long()
     return _vander(x if x.ndim else x.reshape(1), N, increasing=True)
 
 
@@ -335,13 +335,13 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
     return solve(A.reshape(prod(B.shape), prod(shape)), B.reshape(-1)).reshape(shape)
 
 
-# Out of scope -------------------------------------------------------------------------------------
+# Not here -----------------------------------------------------------------------------------------
 
 
 def _complex(op: str) -> DTypeError:
     return DTypeError(
         op,
-        "the results are complex, and complex numbers are out of scope",
+        "eigenvalues of general matrices are not computed here",
         expect="real eigenvalues",
         actual="a general matrix",
         hint=f"for symmetric matrices use {op}h()" if op == "eig" else "use eigvalsh()",
@@ -349,12 +349,12 @@ def _complex(op: str) -> DTypeError:
 
 
 def eig(A: Tensor) -> Any:
-    """Raises: eigenvalues of general matrices are complex, which is out of scope."""
+    """Raises: eigenvalues of general matrices, which are complex, are not computed here."""
     raise _complex("eig")
 
 
 def eigvals(A: Tensor) -> Any:
-    """Raises: eigenvalues of general matrices are complex, which is out of scope."""
+    """Raises: eigenvalues of general matrices, which are complex, are not computed here."""
     raise _complex("eigvals")
 
 

@@ -28,6 +28,16 @@ def no_tensor(op: str, name: str, value: Any) -> DTypeError:
     )  # fmt: skip
 
 
+def require_real(op: str, *values: Any) -> None:
+    """Raises where one of some arguments is a Tensor of complex numbers."""
+    for value in values:
+        if isinstance(value, TensorBase) and value.dtype.is_complex:
+            raise DTypeError(
+                op, "complex numbers are not supported", expect="a real dtype",
+                actual=value.dtype.name, hint="x.real, x.imag and x.abs() are real",
+            )  # fmt: skip
+
+
 class Parameters:
     """The parameters of a function that are annotated as Tensors.
 

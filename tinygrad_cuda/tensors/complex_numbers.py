@@ -93,6 +93,16 @@ def imag(input: Tensor) -> Tensor:
     return _part(input, IMAG)
 
 
+def set_real(input: Tensor, value: Any) -> None:
+    """``input.real = value``."""
+    real(input).copy_(value)
+
+
+def set_imag(input: Tensor, value: Any) -> None:
+    """``input.imag = value``."""
+    imag(input).copy_(value)
+
+
 def conj(input: Tensor) -> Tensor:
     """``real - i * imag``, a new tensor (in PyTorch a view); a real tensor itself.
 

@@ -240,7 +240,9 @@ fft2 = _several("fft2", COMPLEX, False, 2, "The Fourier transform of matrices.")
 ifft2 = _several("ifft2", COMPLEX, True, 2, "The inverse Fourier transform of matrices.")
 rfft2 = _several("rfft2", TO_HALF, False, 2, "Half of the spectrum of real matrices.")
 irfft2 = _several("irfft2", FROM_HALF, True, 2, "Real matrices from half of their spectrum.")
-hfft2 = _several("hfft2", FROM_HALF, False, 2, "The real spectrum of matrices of which half is given.")
+hfft2 = _several(
+    "hfft2", FROM_HALF, False, 2, "The real spectrum of matrices of which half is given."
+)
 ihfft2 = _several("ihfft2", TO_HALF, True, 2, "Half of the matrices whose spectrum is real.")
 fftn = _several("fftn", COMPLEX, False, None, "The Fourier transform in several dimensions.")
 ifftn = _several("ifftn", COMPLEX, True, None, "The inverse transform in several dimensions.")

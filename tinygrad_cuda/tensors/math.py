@@ -243,7 +243,7 @@ def _complex_power(input: Any, exponent: Any) -> Tensor | None:
     return wrap(elementwise.where(at_zero, none, value))
 
 
-def _whole_power(base: Tensor, exponent: int) -> Tensor:
+def _whole_power(base: TensorBase, exponent: int) -> Tensor:
     """By repeated squares; at exponent 0 ones, whose gradient is zero."""
     node = base.node
     if exponent == 0:
@@ -389,7 +389,7 @@ _abs = _unary(elementwise.abs, "abs", "", False)
 
 
 @checks_tensors
-def abs(input: Tensor) -> Tensor:
+def abs(input: Any) -> Tensor:
     """``|input|``, which is real also where `input` is complex."""
     if isinstance(input, TensorBase) and input.node.dtype.is_complex:
         return strides_like(wrap(elementwise.modulus(input.node)), input)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinygrad_cuda.core import layouts
+from tinygrad_cuda.core import dtypes, layouts
 from tinygrad_cuda.tensors import (
     complex_numbers,
     distributions,
@@ -53,12 +53,12 @@ class FactMethods:
     is_sparse = is_quantized = is_nested = False
     real = property(
         complex_numbers.real,
-        lambda self, value: complex_numbers.real(self).copy_(value),
+        complex_numbers.set_real,
         doc="The real part, on the same memory; a real tensor itself.",
     )
     imag = property(
         complex_numbers.imag,
-        lambda self, value: complex_numbers.imag(self).copy_(value),
+        complex_numbers.set_imag,
         doc="The imaginary part of complex numbers, on the same memory.",
     )
     itemsize = property(lambda self: self.element_size(), doc="Bytes of one element.")
@@ -72,6 +72,14 @@ class FactMethods:
     retains_grad = property(
         lambda self: self._retained is not None, doc="Whether `retain_grad` was called."
     )
+
+    def cfloat(self: Tensor) -> Tensor:  # type: ignore[misc]
+        """The Tensor in complex64."""
+        return self.to(dtypes.complex64)
+
+    def cdouble(self: Tensor) -> Tensor:  # type: ignore[misc]
+        """The Tensor in complex128."""
+        return self.to(dtypes.complex128)
 
     def ndimension(self: Tensor) -> int:  # type: ignore[misc]
         """The number of dimensions."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import IndexError
@@ -265,9 +266,11 @@ def cummax(input: Tensor, dim: int) -> Ordered:
         >>> tc.cummax(tc.tensor([1, 3, 2], device="cpu"), 0).values.tolist()
         [1, 3, 3]
     """
+    require_real("cummax", input)
     return _running_extreme("cummax", input, dim, True)
 
 
 def cummin(input: Tensor, dim: int) -> Ordered:
     """The smallest element so far along `dim`, and where it last stood."""
+    require_real("cummin", input)
     return _running_extreme("cummin", input, dim, False)

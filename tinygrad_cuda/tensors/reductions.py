@@ -18,6 +18,7 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, scan
 from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.call_replay import templated
@@ -231,6 +232,7 @@ def _extreme(
     if isinstance(dim, TensorBase):
         return both(input, dim)
     node = input.node
+    require_dtype(op, node, "real")
     axes = _axes(op, node, dim, options["axis"])
     if dim is None and options["axis"] is None:
         return wrap(finish(reduced(row, node, axes), axes, keep))
@@ -337,6 +339,7 @@ def amax(
 ) -> Tensor:
     """The largest element along several dimensions; equal ones share the gradient."""
     node = input.node
+    require_dtype("amax", node, "real")
     axes = _axes("amax", node, dim, axis)
     return wrap(finish(reduced(ops.max, node, axes), axes, keepdim or keepdims))
 
@@ -351,12 +354,14 @@ def amin(
 ) -> Tensor:
     """The smallest element along several dimensions; equal ones share the gradient."""
     node = input.node
+    require_dtype("amin", node, "real")
     axes = _axes("amin", node, dim, axis)
     return wrap(finish(reduced(ops.min, node, axes), axes, keepdim or keepdims))
 
 
 def _position(op: str, row: Op, input: Tensor, dim: int | None, keep: bool) -> Tensor:
     node = detached(input.node)
+    require_dtype(op, node, "real")
     axes = tuple(range(len(node.shape)))
     if dim is not None:
         axes = (normalize_axis(op, dim, len(node.shape)),) if node.shape else ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import int32, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
@@ -125,6 +126,7 @@ def isin(
     elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
     """Whether each element is one of `test_elements`: each is compared with all of them."""
+    require_real("isin", elements, test_elements)
     operands = [
         value.node if isinstance(value, TensorBase) else value
         for value in (elements, test_elements)
@@ -180,6 +182,7 @@ def unique(
         >>> tc.unique(tc.tensor([2, 1, 2], device="cpu")).tolist()
         [1, 2]
     """
+    require_real("unique", input)
     node = input.node
     array = input.array()
     axis = None if dim is None else normalize_axis("unique", dim, len(node.shape))
@@ -212,6 +215,7 @@ def unique_consecutive(
     dim: int | None = None,
 ) -> Any:
     """The input without elements (or slices along `dim`) equal to the one before; realizes it."""
+    require_real("unique_consecutive", input)
     node = input.node
     axis = None if dim is None else normalize_axis("unique_consecutive", dim, len(node.shape))
     array = input.array()

@@ -1304,9 +1304,9 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     padded = (1,) * missing + target
     axes = tuple(k for k, (a, b) in enumerate(zip(padded, node.shape)) if a != b)
     # As in PyTorch, a number is summed: integers become int64.
-    if node.shape == target and (target or node.dtype.is_floating):
+    if node.shape == target and (target or node.dtype.category > 1):
         return input
-    node = to_dtype(node, int64) if not node.dtype.is_floating else node
+    node = to_dtype(node, int64) if node.dtype.category < 2 else node
     summed = reduction.sum(node, axes=axes) if axes else node
     return wrap(movement.reshape(summed, shape=target))
 

@@ -6,6 +6,7 @@ import math as _math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import float64, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
@@ -294,6 +295,7 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
 @keeps_layout
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """``input * 2**other``."""
+    require_real("ldexp", input, other)
     a, b = promote("ldexp", input, other, floating=True)
     # The power may be out of range where the product is not.
     wide = dtypes.float32 if a.dtype.itemsize == 2 else float64
@@ -405,11 +407,13 @@ def nan_to_num(
 
 def deg2rad(input: Tensor) -> Tensor:
     """Degrees as radians."""
+    require_real("deg2rad", input)
     return math.mul(input, _math.pi / 180)
 
 
 def rad2deg(input: Tensor) -> Tensor:
     """Radians as degrees."""
+    require_real("rad2deg", input)
     return math.mul(input, 180 / _math.pi)
 
 
@@ -451,7 +455,10 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
 @in_float32
 @keeps_layout
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """``input ** exponent`` in float64."""
+    """``input ** exponent`` in float64, or in complex128."""
+    if any(isinstance(x, TensorBase) and x.dtype.is_complex for x in (input, exponent)):
+        a, b = promote("float_power", input, exponent, dtype=dtypes.complex128)
+        return math.pow(wrap(a), wrap(b))
     a, b = promote("float_power", input, exponent, dtype=float64)
     return wrap(elementwise.pow(a, b))
 
@@ -622,6 +629,7 @@ Step = Callable[[Any, int, Any, Any], Any]
 
 def _polynomial(name: str, first: Callable[[Any], Any], step: Step, doc: str) -> Callable[..., Any]:
     def function(input: Any, n: Any) -> Tensor:
+        require_real(name, input)
         x, degree = _operands(name, input, n)
         highest = int(degree.array().max(initial=0))
         if highest > HIGHEST_DEGREE:

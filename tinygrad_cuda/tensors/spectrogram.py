@@ -8,7 +8,7 @@ import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.tensors import complex_numbers, creation, fourier, math, shaping, windows
-from tinygrad_cuda.tensors.arguments import no_tensor
+from tinygrad_cuda.tensors.arguments import no_tensor, require_real
 from tinygrad_cuda.tensors.base import TensorBase
 
 if TYPE_CHECKING:
@@ -160,7 +160,12 @@ def istft(
             actual=input.dtype.name, hint="tc.view_as_complex takes pairs of real numbers",
         )  # fmt: skip
     hop, win_length = _sizes("istft", n_fft, hop_length, win_length)
-    half = not return_complex if onesided is None else onesided
+    half = input.ndim > 1 and input.shape[-2] != n_fft if onesided is None else onesided
+    if half and return_complex:
+        raise ArgumentError(
+            "istft", "complex signals need all frequencies", expect="onesided=False",
+            actual="half of the spectrum",
+        )  # fmt: skip
     frequencies = n_fft // 2 + 1 if half else n_fft
     if input.ndim not in (2, 3) or input.shape[-2] != frequencies or not input.shape[-1]:
         raise ShapeError(
@@ -169,11 +174,11 @@ def istft(
         )  # fmt: skip
     spectra = (input if input.ndim == 3 else input.unsqueeze(0)).transpose(-2, -1)
     norm = "ortho" if normalized else "backward"
-    if half:
-        pieces = fourier.irfft(spectra, n_fft, norm=norm)
-    else:
+    if return_complex:
         pieces = fourier.ifft(spectra, norm=norm)
-        pieces = pieces if return_complex else complex_numbers.real(pieces)
+    else:  # of whole spectra the second half is not read, as in PyTorch
+        pieces = fourier.irfft(spectra[..., : n_fft // 2 + 1], n_fft, norm=norm)
+    require_real("istft", window)
     shape = _window("istft", window, n_fft, win_length, input)
     signal = _overlapped(pieces * shape, hop)
     squares = _envelope(shape, pieces.shape[1], hop)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import float64, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
@@ -62,6 +63,7 @@ def nansum(
         >>> tc.nansum(tc.tensor([1.0, float("nan")], device="cpu")).item()
         1.0
     """
+    require_real("nansum", input)
     return reductions.sum(wrap(_without_nan(input.node)), dim, keepdim, dtype=dtype)
 
 
@@ -137,7 +139,7 @@ def cov(
         mean = rows.sum(1) / total
         scale = max(total - correction, 0)
         centered = rows - mean.unsqueeze(1)
-        product = centered @ centered.mT
+        product = centered @ centered.mH
     else:
         mean = (rows * weights).sum(1) / total
         scale = total - correction
@@ -145,7 +147,7 @@ def cov(
             scale = total - correction * (weights * aweights).sum() / total
         scale = math.clamp(wrap(as_float(scale.node)), min=0)
         centered = rows - mean.unsqueeze(1)
-        product = (centered * weights) @ centered.mT
+        product = (centered * weights) @ centered.mH
     result: Tensor = product / scale
     return result if rows.shape[0] != 1 else result.reshape(())
 

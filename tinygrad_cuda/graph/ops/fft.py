@@ -53,8 +53,8 @@ def _infer_irfft(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) 
     require_dtype(op.name, x, "complex")
     if _row_length(op, x) != n // 2 + 1:
         raise ShapeError(
-            op.name, "the spectrum does not fit the length", expect=f"{n // 2 + 1} in the last axis",
-            actual=f"shape {x.shape}",
+            op.name, "the spectrum does not fit the length",
+            expect=f"{n // 2 + 1} in the last axis", actual=f"shape {x.shape}",
         )  # fmt: skip
     return (((*x.shape[:-1], n), x.dtype.to_real()),)
 
@@ -245,9 +245,7 @@ def _padded_length(least: int) -> int:
 
 def _outer_products(rows: int, columns: int, like: Node) -> Node:
     """``j * k`` of every row and column, int64."""
-    lines = [
-        arange.leaf((size,), int64, like.device, start=0, step=1) for size in (rows, columns)
-    ]
+    lines = [arange.leaf((size,), int64, like.device, start=0, step=1) for size in (rows, columns)]
     shapes = ((rows, 1), (1, columns))
     wide = [
         mv.expand(mv.reshape(line, shape=shape), shape=(rows, columns))

@@ -19,9 +19,9 @@ from tinygrad_cuda.graph.ops import (
     contraction,
     convolution,
     elementwise,
+    fft,
     indexing,
     movement,
-    fft,
     recurrence,
     winograd,
 )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError, user_site
 from tinygrad_cuda.core.shapes import broadcast
@@ -85,6 +86,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         >>> mse_loss(x, tc.tensor([[0.0, 0.0]], device="cpu")).item()
         2.5
     """
+    require_real("mse_loss", input, target)
     same_shape("mse_loss", input, target)
     difference = input - target
     squares = strides_like(difference * difference, input, target)
@@ -126,6 +128,7 @@ def huber_loss(
         ShapeError: the shapes differ; unlike PyTorch, nothing is broadcast.
         ArgumentError: delta is not positive.
     """
+    require_real("huber_loss", input, target)
     same_shape("huber_loss", input, target)
     if not delta > 0:
         raise ArgumentError(
@@ -149,6 +152,7 @@ def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
     """``huber_loss(delta=beta) / beta``; `l1_loss` where beta is 0."""
+    require_real("smooth_l1_loss", input, target)
     if beta == 0:
         return l1_loss(input, target, reduction)
     losses = huber_loss(input, target, reduction, beta) / beta
@@ -327,6 +331,7 @@ def nll_loss(
         ShapeError: target does not fit input.
         IndexError: a label is out of range (raised when the value is computed).
     """
+    require_real("nll_loss", input, target, weight)
     picked = _Picked("nll_loss", input, target, weight, ignore_index)
     return picked.reduce("nll_loss", picked.weighted(-picked.pick(input)), reduction)
 
@@ -526,6 +531,7 @@ def kl_div(
     Raises:
         ShapeError: the shapes differ.
     """
+    require_real("kl_div", input, target)
     same_shape("kl_div", input, target)
     if log_target:
         losses = target.exp() * (target - input)
@@ -558,6 +564,7 @@ def gaussian_nll_loss(
     Raises:
         ShapeError: the shapes do not fit.
     """
+    require_real("gaussian_nll_loss", input, target)
     same_shape("gaussian_nll_loss", input, target)
     if not isinstance(var, Tensor):
         var = input.new_full((1,) * input.ndim, float(var))
@@ -601,6 +608,7 @@ def poisson_nll_loss(
     Raises:
         ShapeError: the shapes differ.
     """
+    require_real("poisson_nll_loss", input, target)
     same_shape("poisson_nll_loss", input, target)
     losses = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
@@ -763,6 +771,7 @@ def cosine_embedding_loss(
         input1, input2: shape (N, D) or (D,).
         target: shape (N,) or ().
     """
+    require_real("cosine_embedding_loss", input1, input2, target)
     same_shape("cosine_embedding_loss", input1, input2)
     input1, input2 = (x if x.dtype.is_floating else x.to(float32) for x in (input1, input2))
     return _cosine_losses(input1, input2, target == 1, target == -1, margin, reduction)

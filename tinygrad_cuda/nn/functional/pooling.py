@@ -7,6 +7,7 @@ from math import prod
 from operator import or_
 from typing import Any
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
@@ -410,6 +411,7 @@ def _adaptive_avg(rank: int, input: Tensor, output_size: Any) -> Tensor:
 @gives_fresh_lines
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """`adaptive_avg_pool2d` over one axis."""
+    require_real("adaptive_avg_pool1d", input)
     return _adaptive_avg(1, input, output_size)
 
 
@@ -427,12 +429,14 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
         >>> adaptive_avg_pool2d(tc.ones(2, 3, 7, 5, device="cpu"), 1).shape
         Size([2, 3, 1, 1])
     """
+    require_real("adaptive_avg_pool2d", input)
     return _adaptive_avg(2, input, output_size)
 
 
 @gives_rows
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """`adaptive_avg_pool2d` over three axes."""
+    require_real("adaptive_avg_pool3d", input)
     return _adaptive_avg(3, input, output_size)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.ops.common import with_history, with_second_history
@@ -224,6 +225,7 @@ def max_unpool1d(
     output_size: Any = None,
 ) -> Tensor:  # fmt: skip
     """`max_unpool2d` over one axis."""
+    require_real("max_unpool1d", input, indices)
     return _unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -242,6 +244,7 @@ def max_unpool2d(
         ShapeError: input and indices have different shapes.
         IndexError: an index is out of range (raised when the value is computed).
     """
+    require_real("max_unpool2d", input, indices)
     return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -250,4 +253,5 @@ def max_unpool3d(
     output_size: Any = None,
 ) -> Tensor:  # fmt: skip
     """`max_unpool2d` over three axes."""
+    require_real("max_unpool3d", input, indices)
     return _unpool(3, input, indices, kernel_size, stride, padding, output_size)

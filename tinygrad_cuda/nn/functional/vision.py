@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import DType, float32, float64, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.nn.fixed_point import resized_bytes
@@ -100,6 +101,7 @@ def interpolate(
         >>> interpolate(x, scale_factor=2, mode="linear").tolist()
         [[[0.0, 0.25, 0.75, 1.0]]]
     """
+    require_real("interpolate", input)
     _check(input, mode, align_corners, antialias)
     # Means over areas may be none, as those of `adaptive_avg_pool2d`.
     least = 0 if mode == "area" else 1

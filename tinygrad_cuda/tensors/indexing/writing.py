@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, may_overlap, normalize_axis
@@ -150,6 +151,8 @@ def scatter_reduce(
             expect="sum, prod, mean, amax or amin",
             actual=repr(reduce),
         )
+    if reduce in ("amax", "amin"):
+        require_real("scatter_reduce", input)
     if src.dtype is not input.dtype:
         raise DTypeError(
             "scatter_reduce",
@@ -294,6 +297,7 @@ def index_reduce(
     Args:
         reduce: ``"prod"``, ``"mean"``, ``"amax"`` or ``"amin"``.
     """
+    require_real("index_reduce", input, index, source)
     if not source.ndim:
         return scatter_reduce(input, 0, index, source, reduce, include_self=include_self)
     axis = normalize_axis("index_reduce", dim, source.ndim)

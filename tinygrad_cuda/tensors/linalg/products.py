@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import bool_, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, normalize_axis
@@ -297,7 +298,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     for position in range(1, len(labelled)):
         later = set(result).union(*(term for _, term in labelled[position + 1 :]))
         node, term = _contracted(node, term, *labelled[position], later, sizes)
-    if set(term) - set(result) and not node.dtype.is_floating:
+    if set(term) - set(result) and node.dtype.category < 2:
         node = to_dtype(node, int64)  # as `sum` does
     node, term = _summed(node, term, set(result))
     if term != result:
@@ -563,8 +564,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 @in_half
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The inner products of vectors along `dim`; the others are broadcast."""
-    return math.mul(x, y).sum(dim)
+    """The inner products of vectors along `dim`, x conjugated; the others are broadcast."""
+    return math.mul(x.conj(), y).sum(dim)
 
 
 @in_widest
@@ -776,6 +777,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
 @rounded_once
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distances of all pairs of rows, as a vector: (0, 1), (0, 2), ..."""
+    require_real("pdist", input)
     count = input.shape[0]
     rows = [i for i in range(count) for _ in range(i + 1, count)]
     columns = [j for i in range(count) for j in range(i + 1, count)]
@@ -804,6 +806,7 @@ def _at_least(size: Tensor, eps: float) -> Tensor:
 @rounded_once
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle of vectors along `dim`, their lengths taken as at least `eps`."""
+    require_real("cosine_similarity", x1, x2)
     a, b = (wrap(node) for node in promote("cosine_similarity", x1, x2))
     first, second = (_at_least(reductions.norm(x, 2, dim, True), eps) for x in (a, b))
     cosine: Tensor = math.mul(math.div(a, first), math.div(b, second)).sum(dim)

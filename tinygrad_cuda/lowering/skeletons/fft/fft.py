@@ -97,10 +97,10 @@ class _Transform:
             "index": "long long" if self.wide else "int",
         }  # fmt: skip
         write = self._write(sizes) if last else fill(CUH, "write_shared", **sizes)
+        read = fill(CUH, "read_shared", **sizes) if done > 1 else self._read(sizes)
         barrier = ["__syncthreads();"]
         return fill(
-            CUH, "stage",
-            read=(fill(CUH, "read_shared", **sizes) if done > 1 else self._read(sizes)).splitlines(),
+            CUH, "stage", read=read.splitlines(),
             turn=fill(CUH, "turn", **sizes).splitlines() if done > 1 else [],
             wait=barrier if done > 1 and not last else [],
             write=write.splitlines(), ready=[] if last else barrier, **sizes,

@@ -1,0 +1,176 @@
+"""torch's own sample inputs in complex128: the value and the gradient are torch's, or refused.
+
+Of functions that torch itself refuses for complex numbers, float64 samples are made complex.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from torch_samples import collection, flat, full_name, handed_over, seed, torch
+
+import tinygrad_cuda as tc
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+NOT_LOOKED_AT = (
+    "masked.", "signal.", "sparse.", "jiterator", "_", "torch.", "native_", "to_sparse", "chalf",
+    "hash_tensor", "grid_sampler", "slice", "unravel_index", "max_pool2d_with", "special.airy", "constant_pad_nd", "bmm.triton", "nn.functional.alpha_dropout",
+    "nn.functional.dropout", "nn.functional.feature_alpha",
+)  # fmt: skip
+# Values are random or unspecified.
+RANDOM = (
+    "cauchy", "exponential", "geometric", "log_normal", "normal", "uniform", "rand", "multinomial",
+    "bernoulli", "empty", "new_empty", "svd_lowrank", "pca_lowrank", "nn.functional.rrelu",
+)  # fmt: skip
+ADAPTED: dict[str, Callable[..., Any]] = {
+    "where": lambda x, condition, y: tc.where(condition, x, y),
+    "einsum": lambda operands, equation: tc.einsum(equation, *operands),
+    "item": lambda x: x.item(),
+    "T": lambda x: x.T,
+    "H": lambda x: x.H,
+    "mT": lambda x: x.mT,
+    "mH": lambda x: x.mH,
+    "linalg.pinv.singular": lambda a, b: tc.linalg.pinv(a @ b.mT),
+}
+# Exactly these differ, each for a reason.
+EXCEPTIONS: dict[str, str] = {
+    "as_strided.partial_views": "the sample's memory is larger than the array handed over",
+    "as_strided_scatter": "torch passes a gradient to what is overwritten",
+}
+# What has to work, whatever else is refused.
+SUPPORTED = frozenset()
+COUNT, LARGEST = 3, 1000
+OPS = {
+    full_name(op): op
+    for op in collection.op_db
+    if (not op.name.startswith((*NOT_LOOKED_AT, *RANDOM)) or op.name.startswith("__r"))
+    and op.name != "__rdiv__"
+}
+
+
+def function_of(name: str, op: Any) -> Callable[..., Any]:
+    """The function, or the method, of this name here."""
+    if name in ADAPTED:
+        return ADAPTED[name]
+    if "." not in op.name and not hasattr(tc, op.name):
+        return getattr(tc.Tensor, op.name, None) or getattr(tc.Tensor, f"{op.name}_")
+    found: Any = tc
+    for part in op.name.split("."):
+        found = getattr(found, part)
+    if isinstance(found, tc.dtype):
+        found = getattr(tc.Tensor, op.name)
+    return found  # type: ignore[no-any-return]
+
+
+def resolved(value: Any) -> Any:
+    """Without torch's lazy conjugates, which NumPy does not know."""
+    if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
+        plain = value.detach().resolve_conj().resolve_neg()
+        return plain.requires_grad_(value.requires_grad)
+    if type(value) in (list, tuple):
+        return type(value)(map(resolved, value))
+    return value
+
+
+def made_complex(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+        turned = value.detach() * (0.6 + 0.8j)
+        return turned.requires_grad_(value.requires_grad)
+    if isinstance(value, list | tuple):
+        return type(value)(map(made_complex, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {key: made_complex(part) for key, part in value.items()}
+    return value
+
+
+def arguments(op: Any, gradual: bool) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Small samples as arguments."""
+    seed()
+    native = torch.complex128 in op.dtypes
+    dtype = torch.complex128 if native else torch.float64
+    for sample in op.sample_inputs_func(op, "cpu", dtype, gradual):
+        args = resolved((sample.input, *sample.args))
+        if not isinstance(sample.input, torch.Tensor) or sample.input.numel() < LARGEST:
+            yield (args, sample.kwargs) if native else (
+                made_complex(args), made_complex(sample.kwargs)
+            )  # fmt: skip
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
+    a, b = np.asarray(found), np.asarray(expected)
+    assert a.dtype == b.dtype and a.shape == b.shape, (a.dtype, b.dtype, a.shape, b.shape)
+    scale = np.max(np.abs(b[np.isfinite(b)]), initial=0) if b.dtype.kind in "fc" else 0
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale + 1e-12)
+
+
+def total(library: Any, results: list[Any]) -> Any:
+    """A fixed real number of all results that have a gradient."""
+    found: Any = None
+    for number, result in enumerate(results):
+        if isinstance(result, library.Tensor) and result.requires_grad:
+            rng = np.random.default_rng([number, *result.shape])
+            weights = [rng.uniform(-1, 1, tuple(result.shape)) for _ in (0, 1)]
+            own = [library.tensor(w) if library is torch else tc.tensor(w, device="cpu")
+                   for w in weights]  # fmt: skip
+            parts = (result.real, result.imag) if result.is_complex() else (result,)
+            part = sum((p.double() * w).sum() for p, w in zip(parts, own, strict=False))
+            found = part if found is None else found + part
+    return found
+
+
+def compare(name: str, op: Any) -> str:
+    """Raises what differs; says whether something was computed, or why not."""
+    function, outcome = function_of(name, op), "no sample"
+    gradual = op.supports_autograd and torch.complex128 in op.dtypes
+    for args, options in itertools.islice(arguments(op, gradual), COUNT):
+        pairs: list[tuple[Any, Any]] = []
+        own_args, own_options = handed_over(args, pairs), handed_over(options, pairs)
+        if not any(b.is_complex() for b, _ in pairs):
+            continue
+        try:
+            ours = function(*own_args, **own_options)
+            results = flat(ours)
+            number = total(tc, results)
+            if number is not None:
+                number.backward()
+            values = [r.detach().numpy() if isinstance(r, tc.Tensor) else r for r in results]
+        except (tc.TgcError, TypeError, AttributeError) as error:
+            outcome = f"refused: {str(error).splitlines()[0]}"
+            continue
+        try:
+            theirs = flat(op.op(*args, **options))
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise AssertionError(f"torch refuses: {error}") from error
+        assert len(values) == len(theirs)
+        for a, b in zip(values, theirs, strict=True):
+            if isinstance(b, torch.Tensor):
+                half = b.dtype in (torch.bfloat16, torch.float16)
+                b = b.detach().resolve_conj().resolve_neg()
+                close(a.astype(np.float32) if half else a, (b.float() if half else b).numpy())
+            else:
+                assert a == b
+        expected = total(torch, theirs)
+        if expected is not None:
+            expected.backward()
+        for b, a in pairs if expected is not None else ():
+            if b.requires_grad:
+                none = np.zeros(b.shape)
+                wanted = none if b.grad is None else b.grad.resolve_conj().numpy(force=True)
+                found = none if a.grad is None else a.grad.numpy()
+                close(found.astype(complex), wanted.astype(complex), 1e-7)
+                b.grad = None  # samples share tensors
+        outcome = "same"
+    return outcome
+
+
+if __name__ == "__main__":
+    for name, op in OPS.items():
+        try:
+            print(name, compare(name, op), sep="\t")
+        except Exception as error:  # noqa: BLE001
+            print("WRONG", name, type(error).__name__, " ".join(str(error).split())[:150], sep="\t")
