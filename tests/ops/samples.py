@@ -6,6 +6,7 @@ Values, gradients, mutations and every device are tested from it; a row without 
 from __future__ import annotations
 
 import samples_attention
+import samples_complex
 import samples_compositions
 import samples_convolution
 import samples_elementwise
@@ -35,6 +36,8 @@ FAMILIES: dict[str, tuple[Sample, ...]] = {
     "winograd": tuple(samples_winograd.samples()),
     "attention": tuple(samples_attention.samples()),
     "recurrence": tuple(samples_recurrence.samples()),
+    "complex": tuple(samples_complex.samples()),
+    "fft": tuple(samples_complex.transforms()),
     "random": tuple(samples_leaf.randoms()),
     "composition": tuple(samples_compositions.samples()),
 }

@@ -58,6 +58,7 @@ class Sample:
         differentiate: in a domain where the derivative exists and is smooth.
         exact: every device gives the same bits (up to the sign of zero, unless `signs`).
         loose: multiplies the tolerance.
+        halves: whether its operands may be of half types, which are no parts of complex numbers.
         numbers: what the `Argument`s of the attributes stand for.
         torch: the same result by the torch module and tensors; None where torch has no such op
             or another convention.
@@ -74,6 +75,7 @@ class Sample:
     exact: bool = False
     signs: bool = False
     loose: float = 1.0
+    halves: bool = True
     numbers: tuple[Any, ...] = ()
     torch: Callable[..., Any] | None = None
 
@@ -208,6 +210,8 @@ def difference(found: Array, expected: Array, sample: Sample) -> str | None:
         return f"{found.shape} {found.dtype} instead of {expected.shape} {expected.dtype}"
     if found.size == 0:
         return None
+    if found.dtype.kind == "c":
+        return difference(_parts(found), _parts(expected), replace(sample, sources=()))
     floating = found.dtype.kind not in "iub"
     if not floating:
         wrong = found != expected
@@ -229,6 +233,11 @@ def difference(found: Array, expected: Array, sample: Sample) -> str | None:
     of = f" of {', '.join(operands)}" if operands else ""
     count = int(np.count_nonzero(wrong))
     return f"{found[where]} instead of {expected[where]}{of} at {where} ({count} wrong)"
+
+
+def _parts(array: Array) -> Array:
+    """Real and imaginary parts as one more axis, of size 2."""
+    return np.stack((array.real, array.imag), -1)
 
 
 def variant(sample: Sample, **changes: Any) -> Sample:

@@ -65,6 +65,8 @@ def test_rules_keep_the_dtype(op: Op, dtype: DType) -> None:
         return
     precision = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 8e-2}[dtype.name]
     for sample in differentiable(op):
+        if dtype.is_half and not sample.halves:
+            continue
         batch, precise = Batch(CPU), Batch(CPU)
         record(batch, in_dtype(sample, dtype), order=1)
         record(precise, sample, order=1)

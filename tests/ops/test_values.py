@@ -53,7 +53,7 @@ def test_every_dtype_that_a_row_takes_has_a_sample(op: Op) -> None:
     """Found by asking each row that computes which dtypes it refuses."""
     sample = samples.of(op)[0]
     seen = {s.sources[0].value.dtype for s in samples.of(op)}
-    for dtype in dtypes.ALL:
+    for dtype in (*dtypes.ALL, *dtypes.COMPLEX):
         nodes = [
             common.buffer.leaf(source.value.shape, dtype, CPU, slot=0) for source in sample.sources
         ]
@@ -85,7 +85,7 @@ def _against_formula(sample: Sample, found: list[Array]) -> list[str]:
     with np.errstate(all="ignore"):
         expected = sample.expected(*(s.value for s in sample.sources), **sample.attributes)
     loose = sampling.variant(sample, exact=False)
-    if sample.op.kind == "elementwise" and isinstance(expected, tuple):
+    if sample.op.kind == "elementwise" and sample.build is None and isinstance(expected, tuple):
         values_, defined = expected
         assert defined.mean() > 0.3 if defined.size else True, f"{sample.name}: nothing compared"
         pairs = [(np.where(defined, found[0], values_), values_)]

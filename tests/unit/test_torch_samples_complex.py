@@ -19,7 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 NOT_LOOKED_AT = (
     "masked.", "signal.", "sparse.", "jiterator", "_", "torch.", "native_", "to_sparse", "chalf",
-    "hash_tensor", "grid_sampler", "slice", "unravel_index", "max_pool2d_with", "special.airy", "constant_pad_nd", "bmm.triton", "nn.functional.alpha_dropout",
+    "hash_tensor", "grid_sampler", "slice", "unravel_index", "max_pool2d_with", "special.airy",
+    "constant_pad_nd", "bmm.triton", "nn.functional.alpha_dropout",
     "nn.functional.dropout", "nn.functional.feature_alpha",
 )  # fmt: skip
 # Values are random or unspecified.
@@ -43,7 +44,23 @@ EXCEPTIONS: dict[str, str] = {
     "as_strided_scatter": "torch passes a gradient to what is overwritten",
 }
 # What has to work, whatever else is refused.
-SUPPORTED = frozenset()
+_SUPPORTED = """
+__radd__ __rmatmul__ __rmul__ __rpow__ __rsub__ abs add addcdiv addcmul addmm all allclose angle
+any as_strided baddbmm block_diag bmm cat cdouble cfloat chunk clone conj conj_physical cos cosh
+count_nonzero cumprod cumsum diag diagonal diff div.no_rounding_mode dot einsum eq equal exp
+expand fft.fft fft.fft2 fft.fftn fft.fftshift fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ifft2
+fft.ifftn fft.ifftshift fft.irfft fft.irfft2 fft.irfftn flip float_power gather gradient H imag
+index_add index_copy index_fill index_put index_select inner isclose isfinite isinf isnan isreal
+istft kron lerp linalg.cross linalg.diagonal linalg.matrix_power linalg.multi_dot linalg.norm
+linalg.vander linalg.vecdot linalg.vector_norm log logical_and logical_not masked_fill
+masked_scatter masked_select matmul mean mH mm movedim mul mv narrow ne neg
+nn.functional.l1_loss nn.functional.linear nn.functional.normalize nn.functional.pad.constant
+nn.functional.pad.reflect nonzero ones_like outer permute pow prod ravel real reciprocal repeat
+reshape resolve_conj roll rsub scatter scatter_add select sgn sin sinc sinh split sqrt square
+squeeze stack stft sub sum T take tanh tensordot tile to trace transpose trapezoid tril triu
+true_divide unbind unfold unsqueeze vdot view view_as_real where zeros_like
+"""
+SUPPORTED = frozenset(_SUPPORTED.split())
 COUNT, LARGEST = 3, 1000
 OPS = {
     full_name(op): op
@@ -168,9 +185,15 @@ def compare(name: str, op: Any) -> str:
     return outcome
 
 
-if __name__ == "__main__":
-    for name, op in OPS.items():
-        try:
-            print(name, compare(name, op), sep="\t")
-        except Exception as error:  # noqa: BLE001
-            print("WRONG", name, type(error).__name__, " ".join(str(error).split())[:150], sep="\t")
+@pytest.mark.parametrize("name", OPS)
+def test_torchs_samples(name: str) -> None:
+    if name not in EXCEPTIONS:
+        outcome = compare(name, OPS[name])
+        assert outcome == "same" or name not in SUPPORTED, outcome
+        return
+    with pytest.raises(AssertionError):
+        compare(name, OPS[name])
+
+
+def test_supported_functions_have_samples() -> None:
+    assert set(OPS) >= SUPPORTED

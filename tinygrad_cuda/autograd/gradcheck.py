@@ -22,6 +22,7 @@ from tinygrad_cuda.graph.node import Node, made_by
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensors.backward import as_list, grad
 from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.complex_numbers import view_as_complex, view_as_real
 from tinygrad_cuda.tensors.creation import tensor
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +55,8 @@ def gradcheck(
     checked in a copy of float64. At a mismatch the rule of each recorded op is compared
     with differences of that op alone, and what is wrong is named with its line.
 
+    A complex number is checked as its two parts.
+
     Args:
         func: a Module, or a function; takes `inputs`, returns one or several Tensors.
         inputs: one Tensor or several values; those that require grad are checked and must be
@@ -81,8 +84,10 @@ def gradcheck(
     exact = eps is None or atol is None
     if is_model(func):
         func, inputs = prepared(func, as_list(inputs), exact)
+    parameters = parameters_of(func)
     with unchanged_buffers(func):
-        check = _Check("gradcheck", func, inputs, eps, atol, rtol, parameters_of(func))
+        func, inputs = _of_parts(func, as_list(inputs))
+        check = _Check("gradcheck", func, inputs, eps, atol, rtol, parameters)
         return check.passes(raise_exception, fast_mode, full)
 
 
@@ -108,6 +113,7 @@ def gradgradcheck(
     Raises:
         GradientError: a mismatch, or an op without second derivative.
     """
+    func, inputs = _of_parts(func, as_list(inputs))
     first = _Check("gradgradcheck", func, inputs, eps, atol, rtol)
     count, positions = len(first.inputs), first.positions
     seeds = list(first.seeds() if grad_outputs is None else as_list(grad_outputs))
@@ -128,6 +134,28 @@ def gradgradcheck(
 
     check = _Check("gradgradcheck", gradient, (*first.inputs, *seeds), eps, atol, rtol)
     return check.passes(raise_exception, fast_mode)
+
+
+def _of_parts(
+    function: Callable[..., Any], inputs: list[Any]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """The function of real numbers that a function of complex ones is: of pairs of parts."""
+    complex_at = {
+        k for k, x in enumerate(inputs)
+        if isinstance(x, TensorBase) and x.dtype.is_complex and x.requires_grad
+    }  # fmt: skip
+    if not complex_at:
+        return function, inputs
+
+    def of_parts(*given: Any) -> Any:
+        return function(*(view_as_complex(x) if k in complex_at else x
+                          for k, x in enumerate(given)))  # fmt: skip
+
+    parts = [
+        view_as_real(x.detach()).clone().requires_grad_() if k in complex_at else x
+        for k, x in enumerate(inputs)
+    ]
+    return of_parts, parts
 
 
 class _Mismatch(NamedTuple):
@@ -236,8 +264,13 @@ class _Check:
                 )
 
     def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
-        """The floating outputs of the function."""
+        """The floating outputs of the function, complex ones as pairs of their parts."""
         returned = as_list(self.function(*inputs))
+        # Of complex numbers the parts.
+        returned = [
+            view_as_real(y) if isinstance(y, TensorBase) and y.dtype.is_complex else y
+            for y in returned
+        ]
         outputs = [y for y in returned if isinstance(y, TensorBase) and y.dtype.is_floating]
         if not outputs:
             raise GradientError(

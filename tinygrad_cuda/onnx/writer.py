@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType, bool_
+from tinygrad_cuda.core.errors import DTypeError
 from tinygrad_cuda.onnx.recording import Axis, Formula, Number, Recorded, Step
 
 INT64_MAX = 2**63 - 1
@@ -106,6 +107,11 @@ class Writer:
     def kind(self, dtype: DType | np.dtype[Any]) -> int:
         """ONNX's number of a dtype."""
         numpy = dtype.numpy if isinstance(dtype, DType) else dtype
+        if numpy.kind == "c":
+            raise DTypeError(
+                "onnx.export", "complex numbers are not exported", expect="a real dtype",
+                actual=numpy.name, hint="tc.view_as_real(x) gives pairs of real numbers",
+            )  # fmt: skip
         if numpy.name == "bfloat16":
             return 16  # onnx.TensorProto.BFLOAT16
         kind: int = self.helper.np_dtype_to_tensor_dtype(numpy)

@@ -473,6 +473,11 @@ def _check_parameter(parameter: Any, position: int, earlier: set[int]) -> None:
             actual=f"{parameter.node.op.name} {tuple(parameter.shape)}",
             hint="pass the tensors it was computed from",
         )  # fmt: skip
+    if parameter.dtype.is_complex:
+        raise DTypeError(
+            "optim", f"{what} is complex", expect="a floating dtype", actual=parameter.dtype.name,
+            hint="keep its parts as the parameter: tc.view_as_complex(p) gives complex numbers",
+        )  # fmt: skip
     if id(parameter) in earlier:
         raise ArgumentError(
             "optim", f"{what} is in a group already", expect="each Tensor once", actual="twice"

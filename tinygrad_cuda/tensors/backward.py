@@ -46,6 +46,13 @@ def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
                 hint="call requires_grad_() on an input before computing, outside no_grad()",
             )
         if g is None:
+            if node.dtype.is_complex:
+                raise GradientError(
+                    op, "the gradient of a complex output needs a seed",
+                    expect="a real output, or gradient= of its shape",
+                    actual=f"{node.dtype.name}, {made_by(node)}",
+                    hint="differentiate a real loss, e.g. z.abs().sum() or z.real.sum()",
+                )  # fmt: skip
             if node.shape != () and output.numel() != 1:
                 raise GradientError(
                     op,

@@ -239,6 +239,15 @@ def tensor(
             actual=_uneven(data, "data") or str(error),
             hint="pad the shorter ones, or make one tensor for each",
         ) from error
+    except TypeError as error:
+        kinds: set[Any] = set()
+        _collect_kinds(data, kinds)
+        if complex not in kinds:
+            raise
+        raise DTypeError(
+            "tensor", "complex numbers do not fit the dtype", expect="a complex dtype",
+            actual=str(dtype), hint="leave dtype out, or take the real parts",
+        ) from error  # fmt: skip
     return as_leaf(wrap(buffer_node(array, resolve_device(device))), requires_grad)
 
 
@@ -415,6 +424,11 @@ def arange(
         chosen = dtypes.int64 if whole else defaults.dtype
     else:
         chosen = as_dtype(dtype)
+        if chosen.is_complex:
+            raise DTypeError(
+                "arange", "complex numbers have no order", expect="a real dtype",
+                actual=chosen.name, hint="tc.arange(n).to(tc.complex64)",
+            )  # fmt: skip
     node = common.arange.leaf((length,), chosen, resolve_device(device), start=start, step=step)
     return as_leaf(wrap(node), requires_grad)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import IndexError
@@ -21,6 +20,7 @@ from tinygrad_cuda.core.shapes import normalize_axis
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement, numeric, scan
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import buffer_node
 from tinygrad_cuda.tensors.indexing.selecting import along_axis

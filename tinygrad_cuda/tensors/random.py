@@ -257,6 +257,12 @@ def uniform_node(
     return ops.random_uniform.leaf(shape, dtype, device, **numbered(generator))
 
 
+def complex_node(draw: Callable[..., Node], shape: Shape, dtype: DType, *more: Any) -> Node:
+    """Complex numbers whose parts are drawn one after another."""
+    part = dtype.to_real()
+    return elementwise.complex_(draw(shape, part, *more), draw(shape, part, *more))
+
+
 def normal_node(
     shape: Shape, dtype: DType, device: Device, generator: Generator | None = None
 ) -> Node:
@@ -283,7 +289,9 @@ def _options(
     op: str, dtype: DTypeLike, device: DeviceLike, floating: bool = True
 ) -> tuple[DType, Device]:
     chosen = get_default_dtype() if dtype is None else as_dtype(dtype)
-    return (_floating(op, chosen) if floating else chosen), resolve_device(device)
+    if floating and not chosen.is_complex:
+        _floating(op, chosen)
+    return chosen, resolve_device(device)
 
 
 def rand(
@@ -302,6 +310,9 @@ def rand(
     """
     shape = as_shape("rand", sizes if size is None else (size,))
     chosen, target = _options("rand", dtype, device)
+    if chosen.is_complex:
+        drawn = complex_node(uniform_node, shape, chosen, target, generator)
+        return as_leaf(wrap(drawn), requires_grad)
     return as_leaf(wrap(uniform_node(shape, chosen, target, generator)), requires_grad)
 
 
@@ -316,6 +327,9 @@ def randn(
     """Random numbers of the standard normal distribution; arguments as for `rand`."""
     shape = as_shape("randn", sizes if size is None else (size,))
     chosen, target = _options("randn", dtype, device)
+    if chosen.is_complex:  # of variance 1, as in PyTorch: 1/2 of each part
+        drawn = _affine(complex_node(normal_node, shape, chosen, target, generator), 0.5**0.5, 0)
+        return as_leaf(wrap(drawn), requires_grad)
     return as_leaf(wrap(normal_node(shape, chosen, target, generator)), requires_grad)
 
 

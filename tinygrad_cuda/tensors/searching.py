@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import int32, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
@@ -16,6 +15,7 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import buffer_node
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape

@@ -6,7 +6,6 @@ import math as _math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import float64, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
@@ -18,6 +17,7 @@ from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.graph.ops import special_rare as rare_ops
 from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.tensors import math
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import ones_like, zeros_like

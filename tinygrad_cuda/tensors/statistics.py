@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import float64, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
@@ -17,6 +16,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensors import math, reductions
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 DTYPES: dict[str, DType] = {
     "F32": dtypes.float32, "F64": dtypes.float64, "F16": dtypes.float16, "BF16": dtypes.bfloat16,
     "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "I32": dtypes.int32,
-    "I64": dtypes.int64, "BOOL": dtypes.bool_,
+    "I64": dtypes.int64, "BOOL": dtypes.bool_, "C64": dtypes.complex64,
 }  # fmt: skip
 
 
@@ -23,6 +23,13 @@ def pack(arrays: dict[str, Array], metadata: dict[str, str]) -> bytes:
     """The content of a file: the same bytes for the same arrays and metadata."""
     from safetensors.numpy import save
 
+    for name, array in arrays.items():
+        if array.dtype == np.complex128:
+            raise DataError(
+                "save", f"{name} is complex128, which the format does not have",
+                expect=", ".join(DTYPES), actual="complex128",
+                hint="x.to(tc.complex64), or tc.view_as_real(x)",
+            )  # fmt: skip
     content = save({name: np.asarray(a, order="C") for name, a in arrays.items()}, metadata)
     # The library writes metadata in an order that differs from call to call.
     size = int.from_bytes(content[:8], "little")

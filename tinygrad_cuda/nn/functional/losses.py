@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError, user_site
 from tinygrad_cuda.core.shapes import broadcast
@@ -15,6 +14,7 @@ from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.nn.functional.activations import pairwise_distance
 from tinygrad_cuda.nn.size_average import accepts_size_average
 from tinygrad_cuda.nn.smooth import softplus, where
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated

@@ -7,7 +7,6 @@ from math import prod
 from operator import or_
 from typing import Any
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
@@ -16,6 +15,7 @@ from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.graph.ops.windows import padded, windows
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import per_axis, weighed_taps
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange

@@ -8,12 +8,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.ops.common import with_history, with_second_history
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import per_axis
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import arange, ones, zeros

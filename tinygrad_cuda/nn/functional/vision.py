@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import DType, float32, float64, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.nn.fixed_point import resized_bytes
@@ -22,6 +21,7 @@ from tinygrad_cuda.nn.functional.pooling import (
 )
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import weighed_taps
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, may_overlap, normalize_axis
@@ -17,6 +16,7 @@ from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
 from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensors import shaping
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import as_tensor

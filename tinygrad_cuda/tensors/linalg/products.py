@@ -8,7 +8,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.core.dtypes import bool_, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, normalize_axis
@@ -16,6 +15,7 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, reduction
 from tinygrad_cuda.tensors import math, reductions, shaping
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.call_replay import templated
