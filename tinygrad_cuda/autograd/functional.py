@@ -11,6 +11,7 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import arange, ones_like, zeros, zeros_like
 from tinygrad_cuda.tensors.math import eq
@@ -190,6 +191,7 @@ def hessian(
 
 def _blocks(call: _FunctionalCall, output: Tensor, create_graph: bool) -> list[Tensor]:
     """The derivatives of one output by each input."""
+    require_real(call.op, output, *call.inputs)
     count = output.numel()
     positions = arange(count, device=output.device)
     rows = []

@@ -18,6 +18,7 @@ from tinygrad_cuda.graph.batching import Rewriting, begins_only_at, marked
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.creation import eye
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -217,6 +218,7 @@ def hessian(func: Function, argnums: int = 0) -> Function:
 def _basis(like: Any) -> Tensor:
     """Every direction of a Tensor's space, one after another."""
     count = like.numel()
+    require_real("jacobian", like)
     whole = eye(count, dtype=like.dtype, device=like.device)
     return whole.reshape(count, *like.shape)
 

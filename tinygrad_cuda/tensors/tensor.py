@@ -39,7 +39,7 @@ from tinygrad_cuda.tensors import (
     transfer,
     ufuncs,
 )
-from tinygrad_cuda.tensors.arguments import takes_tensors
+from tinygrad_cuda.tensors.arguments import require_real, takes_tensors
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.indexing import keys, selecting, writing
@@ -219,9 +219,11 @@ class Tensor(
         return builtins.bool(self.item())
 
     def __float__(self) -> float:
+        require_real("float", self)
         return builtins.float(self.item())
 
     def __int__(self) -> int:
+        require_real("int", self)
         return builtins.int(self.item())
 
     def __complex__(self) -> complex:
