@@ -20,7 +20,7 @@ from tinygrad_cuda.data import generated_digits, write_idx
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
     path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))
-    if path.stem not in ("recipe", "ddpm")
+    if path.stem not in ("recipe", "ddpm", "fft_convolution")  # the last one trains nothing
 }  # fmt: skip
 CLASSES = "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck"
 
@@ -202,6 +202,12 @@ def test_outputs_go_where_git_ignores_them() -> None:
     assert re.findall(r'Path\("([^"]+)"\)', text) == [
         "runs/resnet_mnist/resnet.safetensors", "runs",
     ]  # fmt: skip
+
+
+def test_convolution_by_spectra_is_the_direct_one() -> None:
+    done = run("fft_convolution.py", "--length", "300", "--signals", "2")
+    assert done.returncode == 0, done.stderr
+    assert "2 signals of 300 points on cpu" in done.stdout and "1025" in done.stdout
 
 
 def without_network(tmp_path: Path) -> dict[str, str]:

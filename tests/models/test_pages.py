@@ -45,6 +45,7 @@ def files_of(text: str) -> list[str]:
         ("onnx.md", 3, 20),
         ("training.md", 6, 30),
         ("transforms.md", 8, 30),
+        ("complex.md", 8, 30),
         ("architecture/graph.md", 2, 6),
         ("architecture/engine.md", 1, 5),
         ("architecture/lowering.md", 1, 3),

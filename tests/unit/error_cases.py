@@ -188,8 +188,14 @@ def unknown_dtype() -> None:
 
 
 @case
-def complex_array() -> None:
-    tc.tensor(np.zeros(3, np.complex64), device="cpu")  # here
+def unsigned_array() -> None:
+    tc.tensor(np.zeros(3, np.uint16), device="cpu")  # here
+
+
+@case
+def complex_order() -> None:
+    z = tc.tensor([1j, 2.0], device="cpu")
+    tc.lt(z, z.conj())  # here
 
 
 @case

@@ -13,7 +13,15 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.gradient import backward
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made
-from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, random, winograd
+from tinygrad_cuda.graph.ops import (
+    common,
+    contraction,
+    convolution,
+    fft,
+    indexing,
+    random,
+    winograd,
+)
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -215,6 +223,7 @@ def family() -> dict[str, Program]:
     add("attention_simt", lambda new: _attention(new, 32, dtypes.float32))
     add("recurrence", lambda new: _recurrent(new, dtypes.float32))
     add("recurrence_mma", lambda new: _recurrent(new, dtypes.bfloat16))
+    add("fft", lambda new: _transforms(new))
     add("random", lambda new: [_random()])
     found["mlp_step"] = mlp_step()
     return found
@@ -229,6 +238,13 @@ def _attention(
     out = common.output(both, index=0)
     loss = rd.sum(ew.mul(out, new(*out.shape, dtype=dtype)), axes=(0, 1, 2, 3))
     return [out, *gradients(loss, leaves)]
+
+
+def _transforms(new: Inputs) -> list[Node]:
+    """Of real rows, times a filter, and back: three radices, several rows a block."""
+    spectrum = fft.rfft(new(600, 120), scale=1.0)
+    kernel = ew.complex_(new(*spectrum.shape), new(*spectrum.shape))
+    return [fft.irfft(ew.mul(spectrum, kernel), n=120, scale=1 / 120)]
 
 
 def _channels_behind(new: Inputs) -> Node:

@@ -17,8 +17,8 @@ from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.batching import Rewriting, begins_only_at, marked
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.arguments import require_real
+from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import eye
 from tinygrad_cuda.tensors.tensor import Tensor
 

@@ -16,6 +16,7 @@ from tinygrad_cuda.tensors import (
     searching,
     shaping,
     special,
+    spectrogram,
     statistics,
 )
 from tinygrad_cuda.tensors.indexing import writing
@@ -349,10 +350,12 @@ class WritingMethods:
 
 
 class ProductMethods:
-    """Products and factorizations."""
+    """Products, factorizations and transforms."""
 
     __slots__ = ()
 
+    stft = spectrogram.stft
+    istft = spectrogram.istft
     baddbmm = products.baddbmm
     baddbmm_ = in_place(products.baddbmm)
     addmm_ = in_place(products.addmm)

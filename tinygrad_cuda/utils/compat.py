@@ -19,7 +19,7 @@ class Coverage(NamedTuple):
         part: such as ``Tensor`` or ``nn``.
         here: names of torch's that exist here too.
         missing: names that do not.
-        left_out: names that do not on purpose: complex, sparse and quantized tensors.
+        left_out: names that do not on purpose: sparse and quantized tensors.
     """
 
     part: str
@@ -100,6 +100,7 @@ def coverage(package: Any) -> list[Coverage]:
          package.Tensor),
         ("torch", _public(torch, function), package),
         ("linalg", _public(torch.linalg, function), package.linalg),
+        ("fft", _public(torch.fft, function), package.fft),
         ("nn", _public(torch.nn, layer), package.nn),
         ("nn.functional", _public(torch.nn.functional, functional), package.nn.functional),
         ("nn.init", _public(torch.nn.init, own("torch.nn.init")), package.nn.init),

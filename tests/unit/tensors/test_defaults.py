@@ -32,6 +32,7 @@ SAME = {
     ("kthvalue", "dim"): "None is the last",
     ("nan_to_num", "nan"): "None is 0",
     ("pinverse", "rcond"): "None is PyTorch's number in float32 and float64",
+    ("stft", "onesided"): "None is True for real signals, as in PyTorch's code",
     ("rms_norm", "eps"): "None is the dtype's eps, as in PyTorch's code",
 }
 # At PyTorch's top level these do not reduce unless asked; test_losses_at_the_top_level.

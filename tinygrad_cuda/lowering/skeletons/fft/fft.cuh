@@ -19,7 +19,7 @@ tgc_complex<@real@>* const line = reinterpret_cast<tgc_complex<@real@>*>(smem);
 //@ stage
 {  // radix @radix@ of transforms of @done@ points
   tgc_complex<@real@> v[@passes@][@radix@];
-  #pragma unroll
+#pragma unroll
   for (int pass = 0; pass < @passes@; pass++) {
     const int item = pass * @threads@ + threadIdx.x;
     if (item < @items@) {
@@ -30,7 +30,7 @@ tgc_complex<@real@>* const line = reinterpret_cast<tgc_complex<@real@>*>(smem);
     }
   }
   @wait@
-  #pragma unroll
+#pragma unroll
   for (int pass = 0; pass < @passes@; pass++) {
     const int item = pass * @threads@ + threadIdx.x;
     if (item < @items@) {

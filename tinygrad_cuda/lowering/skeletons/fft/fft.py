@@ -7,6 +7,7 @@ from math import prod
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import fft
 from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope, Stores, is_wide, literal
 from tinygrad_cuda.lowering.codegen.skeleton import (
     THREADS,
@@ -74,7 +75,7 @@ class _Transform:
         for number, radix in enumerate(radices):
             parts += self._stage(radix, done, number == len(radices) - 1).splitlines()
             done *= radix
-        body = fill(CUH, "body", real=self.real.c, stages=[*self.outer.lines, *parts])
+        body = folded(fill(CUH, "body", real=self.real.c, stages=[*self.outer.lines, *parts]))
         blocks = -(-self.batch // self.rows)
         label = comment(
             self.kernel,
