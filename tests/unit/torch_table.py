@@ -458,8 +458,82 @@ LINALG: dict[str, Row] = {
     "norm nuc": Row(lambda lib, x: x.norm("nuc")),
 }
 
+
+def _complex(program: Program, inputs: tuple[str, str] = ("matrix", "matrix2")) -> Row:
+    """A program of ``x + iy``; complex results are compared as pairs of real numbers."""
+
+    def of_parts(lib: Any, x: Any, y: Any) -> Any:
+        result = program(lib, lib.complex(x, y))
+        results = result if isinstance(result, tuple | list) else [result]
+        parts = (r.resolve_conj() if r.is_complex() else r for r in results)
+        return [lib.view_as_real(r) if r.is_complex() else r for r in parts]
+
+    return Row(of_parts, inputs)
+
+
+def _windowed(lib: Any, x: Any) -> Any:
+    return 0.6 - 0.4 * lib.cos(lib.arange(8).to(x.dtype) * 0.785)
+
+
+COMPLEX: dict[str, Row] = {
+    "complex arithmetic": _complex(lambda lib, z: (z * z.conj() + 2j) / (z - 1.5) ** 3),
+    "complex functions": _complex(lambda lib, z: [z.exp(), z.log(), z.sqrt(), z.sin(), z.tanh()]),
+    "complex power": _complex(lambda lib, z: [z**0.3, 2.0**z, z**z, z ** (1 + 2j), z**-2]),
+    "complex parts": _complex(lambda lib, z: [z.real, z.imag, z.abs(), z.angle(), lib.sgn(z)]),
+    "polar": Row(
+        lambda lib, r, t: lib.view_as_real(lib.polar(r, t)), ("positive", "matrix")
+    ),
+    "view_as_complex": Row(lambda lib, x: lib.view_as_complex(x[:, :2].clone()).abs()),
+    "complex written": _complex(lambda lib, z: _written(z)),
+    "complex products": _complex(lambda lib, z: [z @ z.mH, lib.vdot(z[0], z[1]), z.T @ z.conj()]),
+    "complex sums": _complex(lambda lib, z: [z.sum(0), z.mean(), z.prod(1), z.cumsum(0), z.norm()]),
+    "complex shapes": _complex(
+        lambda lib, z: [z.flip(0), lib.cat((z, z.T.reshape(z.shape))), z[[0, 3, 0]], z.roll(2, 1)]
+    ),
+    "complex where": _complex(lambda lib, z: lib.where(z.real > 0, z, z.conj() * 1j)),
+    **{
+        f"fft {name} {norm}": _complex(
+            lambda lib, z, name=name, norm=norm: getattr(lib.fft, name)(z, norm=norm)
+        )
+        for name in ("fft", "ifft", "hfft", "irfft", "fft2", "ifft2", "irfft2", "fftn", "hfftn")
+        for norm in ("backward", "ortho", "forward")
+    },
+    **{
+        f"fft {name}": Row(
+            lambda lib, x, name=name: lib.view_as_real(
+                getattr(lib.fft, name)(x, norm="ortho").resolve_conj()
+            ), ("cube",),
+        )
+        for name in ("rfft", "ihfft", "rfft2", "ihfft2", "rfftn", "ihfftn")
+    },
+    "fft sizes": _complex(lambda lib, z: [lib.fft.fft(z, 11, 0), lib.fft.irfft(z, 9), z]),
+    "fft of several dims": _complex(lambda lib, z: lib.fft.fftn(z, (4, 9), (1, 0))),
+    "fftshift": _complex(lambda lib, z: [lib.fft.fftshift(z), lib.fft.ifftshift(z, (1,))]),
+    "stft": Row(
+        lambda lib, x: lib.view_as_real(lib.stft(
+            x[:, 0], 8, 3, window=_windowed(lib, x), normalized=True, return_complex=True
+        )), ("wide",),
+    ),
+    "istft": Row(
+        lambda lib, x: lib.istft(
+            lib.stft(x[:, 0], 8, window=_windowed(lib, x), return_complex=True) * 2j,
+            8, window=_windowed(lib, x), length=120,
+        ), ("wide",),
+    ),
+}  # fmt: skip
+
+
+def _written(z: Any) -> Any:
+    """Parts written through views of a copy."""
+    copy = z.clone()
+    copy.real[0] = copy.imag[1] * 2
+    copy[:, 1] *= 1j
+    copy.imag.mul_(0.5)
+    return copy
+
+
 GRADUAL: dict[str, Row] = {
-    **SPECIAL, **ORDER, **STATISTICS, **SHAPES, **WRITING, **PRODUCTS, **LINALG,
+    **SPECIAL, **ORDER, **STATISTICS, **SHAPES, **WRITING, **PRODUCTS, **LINALG, **COMPLEX,
 }  # fmt: skip
 
 # Values alone: special values, integers, bools, empty tensors. No gradients.

@@ -136,14 +136,15 @@ def gradgradcheck(
     return check.passes(raise_exception, fast_mode)
 
 
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, TensorBase) and value.dtype.is_complex
+
+
 def _of_parts(
     function: Callable[..., Any], inputs: list[Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
     """The function of real numbers that a function of complex ones is: of pairs of parts."""
-    complex_at = {
-        k for k, x in enumerate(inputs)
-        if isinstance(x, TensorBase) and x.dtype.is_complex and x.requires_grad
-    }  # fmt: skip
+    complex_at = {k for k, x in enumerate(inputs) if _is_complex(x) and x.requires_grad}
     if not complex_at:
         return function, inputs
 
@@ -267,10 +268,7 @@ class _Check:
         """The floating outputs of the function, complex ones as pairs of their parts."""
         returned = as_list(self.function(*inputs))
         # Of complex numbers the parts.
-        returned = [
-            view_as_real(y) if isinstance(y, TensorBase) and y.dtype.is_complex else y
-            for y in returned
-        ]
+        returned = [view_as_real(y) if _is_complex(y) else y for y in returned]
         outputs = [y for y in returned if isinstance(y, TensorBase) and y.dtype.is_floating]
         if not outputs:
             raise GradientError(

@@ -76,11 +76,11 @@ class FactMethods:
 
     def cfloat(self: Tensor) -> Tensor:  # type: ignore[misc]
         """The Tensor in complex64."""
-        return self.to(dtypes.complex64)
+        return self.to(dtypes.complex64)  # type: ignore[no-any-return]
 
     def cdouble(self: Tensor) -> Tensor:  # type: ignore[misc]
         """The Tensor in complex128."""
-        return self.to(dtypes.complex128)
+        return self.to(dtypes.complex128)  # type: ignore[no-any-return]
 
     def ndimension(self: Tensor) -> int:  # type: ignore[misc]
         """The number of dimensions."""
