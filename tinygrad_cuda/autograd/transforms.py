@@ -75,6 +75,7 @@ def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
                 else type(value).__name__,
                 hint="reduce it, e.g. .sum() or .mean()",
             )
+        require_real("grad", value)
         gradients = point.gradients([value.node], [common.full_like(value.node, 1)])
         outputs = point.kept([value, *leaves(rest)])
         value, rest = next(outputs), rebuilt(rest, outputs)
@@ -268,7 +269,7 @@ class _Point:
         self.recording = mode.now.gradients
 
     def _mark(self, op: str, value: Any) -> Tensor:
-        if not isinstance(value, TensorBase) or not value.dtype.is_floating:
+        if not isinstance(value, TensorBase) or value.dtype.category < 2:
             what = value.dtype.name if isinstance(value, TensorBase) else type(value).__name__
             raise GradientError(
                 op,

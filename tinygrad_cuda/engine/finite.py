@@ -79,7 +79,7 @@ def _is_finite(value: Any) -> bool:
 
 def _wide(value: Any) -> Array:
     array = np.asarray(value)
-    wide: Array = array if array.dtype.kind in "biuf" else array.astype(np.float32)
+    wide: Array = array if array.dtype.kind in "biufc" else array.astype(np.float32)
     return wide
 
 

@@ -121,6 +121,7 @@ class KernelRow(NamedTuple):
     def __call__(self, *values: Any) -> Any:
         """The op of Tensors and numbers, broadcast and promoted."""
         nodes = promote(self.op.name, *values, floating=self.floating)
+        common.require_dtype(self.op.name, nodes[0], "real")
         return strides_like(wrap(self.op(*nodes)), *values)
 
 

@@ -444,6 +444,11 @@ def linspace(
 ) -> Tensor:
     """`steps` evenly spaced values from `start` to `end`, both included."""
     start, end = _number(start), _number(end)
+    if isinstance(start, complex) or isinstance(end, complex):
+        raise DTypeError(
+            "linspace", "an end is complex", expect="real numbers", actual=f"{start} and {end}",
+            hint="start + (end - start) * tc.linspace(0, 1, steps)",
+        )  # fmt: skip
     wanted = defaults.dtype if dtype is None else as_dtype(dtype)
     if wanted.is_integer:
         start, end = int(start), int(end)

@@ -14,7 +14,7 @@ import numpy as np
 from tinygrad_cuda.backend.emu.compiler import HEADERS, HERE, OPTIONS
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, translation_unit
 from tinygrad_cuda.lowering.codegen.skeleton import KernelParam, TensorMap, fill
@@ -263,6 +263,11 @@ def _expected(shown: Sequence[Shown]) -> list[str]:
 
 def _show(number: int, shown: Shown) -> str:
     dtype = shown.dtype
+    if dtype.is_complex:
+        raise DTypeError(
+            "export_cuda", "complex results are not printed", expect="a real dtype",
+            actual=f"{shown.text} {dtype.name}", hint="return tc.view_as_real(z)",
+        )  # fmt: skip
     kind = {"bfloat16": "tgc_brain", "bool": "tgc_unsigned", "uint8": "tgc_unsigned"}.get(
         dtype.name
     )

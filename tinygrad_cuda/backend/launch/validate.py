@@ -68,8 +68,8 @@ class Validator:
         Raises:
             TgcError: names the kernel, the node, the element and the user's line.
         """
-        expected = self.expected[node]
-        tolerance = TOLERANCE.get(node.dtype.name, 0.0)
+        expected, actual = _parts(self.expected[node]), _parts(actual)
+        tolerance = TOLERANCE.get(node.dtype.to_real().name, 0.0)
         bound = tolerance * _largest(expected)
         wrong = _wrong(actual, expected, bound)
         if wrong.any() and tolerance:
@@ -80,7 +80,7 @@ class Validator:
 
     def _change(self, node: Node) -> float:
         """By how much NumPy's value changes where each step rounds otherwise."""
-        expected, largest = self.expected[node].astype(np.float64), 0.0
+        expected, largest = _parts(self.expected[node]).astype(np.float64), 0.0
         reference, rng = self._reference([node]), np.random.default_rng(0)
         for step in reference.steps:
             if step.node.op.kind in ROUNDED:
@@ -91,7 +91,7 @@ class Validator:
             except BadIndex:  # an index that is computed
                 continue
             with np.errstate(invalid="ignore"):
-                largest = max(largest, _largest(other.astype(np.float64) - expected))
+                largest = max(largest, _largest(_parts(other).astype(np.float64) - expected))
         return largest
 
 
@@ -106,11 +106,18 @@ def _rounded(
 
 
 def _noisy(values: Array, rng: np.random.Generator) -> Array:
+    if values.dtype.kind == "c":
+        return np.asarray(_noisy(values.real, rng) + 1j * _noisy(values.imag, rng), values.dtype)
     size = ROUNDING.get(values.dtype.name)
     if size is None:
         return values
     factor = 1.0 + size * rng.standard_normal(values.shape)
     return np.asarray(values.astype(np.float64) * factor).astype(values.dtype)
+
+
+def _parts(values: Array) -> Array:
+    """Complex numbers as pairs of their parts, one more axis; others as they are."""
+    return np.stack((values.real, values.imag), -1) if values.dtype.kind == "c" else values
 
 
 def _largest(values: Array) -> float:
