@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -46,22 +47,7 @@ def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
                 hint="call requires_grad_() on an input before computing, outside no_grad()",
             )
         if g is None:
-            if node.dtype.is_complex:
-                raise GradientError(
-                    op, "the gradient of a complex output needs a seed",
-                    expect="a real output, or gradient= of its shape",
-                    actual=f"{node.dtype.name}, {made_by(node)}",
-                    hint="differentiate a real loss, e.g. z.abs().sum() or z.real.sum()",
-                )  # fmt: skip
-            if node.shape != () and output.numel() != 1:
-                raise GradientError(
-                    op,
-                    "the gradient of a non-scalar needs a seed",
-                    expect=f"one element, or gradient= of shape {node.shape}",
-                    actual=f"shape {node.shape}, {made_by(node)}",
-                    hint="reduce it first, e.g. .sum().backward() or .mean().backward()",
-                )
-            seeds.append(common.full_like(node, 1))
+            seeds.append(_one_for(op, node))
             continue
         seed = g.node
         if seed.shape != node.shape:
@@ -75,6 +61,26 @@ def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
             seed = elementwise.cast(seed, dtype=node.dtype)
         seeds.append(seed)
     return seeds
+
+
+def _one_for(op: str, node: Node) -> Node:
+    """The seed of an output of one element; of a complex one it would mean the real part alone."""
+    if prod(node.shape) != 1:
+        raise GradientError(
+            op,
+            "the gradient of a non-scalar needs a seed",
+            expect=f"one element, or gradient= of shape {node.shape}",
+            actual=f"shape {node.shape}, {made_by(node)}",
+            hint="reduce it first, e.g. .sum().backward() or .mean().backward()",
+        )
+    if node.dtype.is_complex:
+        raise GradientError(
+            op, "the gradient of a complex output needs a seed",
+            expect="a real output, or gradient= of its shape",
+            actual=f"{node.dtype.name}, {made_by(node)}",
+            hint="differentiate a real loss, e.g. z.abs().sum() or z.real.sum()",
+        )  # fmt: skip
+    return common.full_like(node, 1)
 
 
 def backward(

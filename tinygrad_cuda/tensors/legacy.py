@@ -28,7 +28,11 @@ NAMES = {
     "LongTensor": dtypes.int64,
     "BoolTensor": dtypes.bool_,
 }
-OF_DTYPE = {dtype: name for name, dtype in NAMES.items()}
+OF_DTYPE = {
+    **{dtype: name for name, dtype in NAMES.items()},
+    dtypes.complex64: "ComplexFloatTensor",
+    dtypes.complex128: "ComplexDoubleTensor",
+}
 
 
 def constructed(

@@ -517,6 +517,11 @@ def _root_of_powers(node: Node, order: float, axes: Axes) -> Node:
     return elementwise.where(empty, common.full_like(total, 0 if order > 0 else inf), root)
 
 
+def _magnitudes(node: Node) -> Node:
+    """Complex numbers as their sizes, which have the same norms; others as they are."""
+    return elementwise.modulus(node) if node.dtype.is_complex else node
+
+
 @in_float32
 def norm(
     input: Tensor,
@@ -547,10 +552,7 @@ def norm(
             1 if k in (rows % rank, columns % rank) else n for k, n in enumerate(input.node.shape)
         )
         return wrap(movement.reshape(total, shape=ones) if keepdim else total)
-    narrow = cast(input.node, dtype)
-    if narrow.dtype.is_complex:
-        narrow = elementwise.modulus(narrow)
-    narrow = require_float("norm", narrow)
+    narrow = require_float("norm", _magnitudes(cast(input.node, dtype)))
     node = widened(narrow)
     axes = normalize_axes("norm", dim, len(node.shape))
     order = 2.0 if p in ("fro", None) else builtins.float(p)

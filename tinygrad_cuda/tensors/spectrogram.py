@@ -84,26 +84,9 @@ def stft(
         >>> tc.stft(tc.ones(16, device="cpu"), 8, return_complex=True).shape
         Size([5, 9])
     """
-    if not isinstance(input, TensorBase):
-        raise no_tensor("stft", "input", input)
     hop, length = _sizes("stft", n_fft, hop_length, win_length)
-    complex_in = input.dtype.is_complex or (window is not None and window.dtype.is_complex)
-    if return_complex is None and not complex_in:
-        raise ArgumentError(
-            "stft", "return_complex is not given", expect="True or False for real signals",
-            actual="None", hint="return_complex=True gives complex numbers",
-        )  # fmt: skip
-    half = not complex_in if onesided is None else onesided
-    if half and complex_in:
-        raise ArgumentError(
-            "stft", "the spectrum of complex signals has no equal halves", expect="onesided=False",
-            actual="onesided=True",
-        )  # fmt: skip
-    rank = input.ndim
-    if rank not in (1, 2):
-        raise ShapeError("stft", "the signal is no row", expect="(L,) or (B, L)",
-                         actual=str(tuple(input.shape)))  # fmt: skip
-    signal = input if rank == 2 else input.unsqueeze(0)
+    half = _half_spectrum(input, window, onesided, return_complex)
+    signal = input if input.ndim == 2 else input.unsqueeze(0)
     if center:
         signal = shaping.pad(signal, (n_fft // 2, n_fft // 2), pad_mode)
     if signal.shape[-1] < n_fft:
@@ -114,10 +97,35 @@ def stft(
     pieces = signal.unfold(-1, n_fft, hop) * _window("stft", window, n_fft, length, input)
     norm = "ortho" if normalized else "backward"
     spectra = (fourier.rfft if half else fourier.fft)(pieces, norm=norm).transpose(-2, -1)
-    spectra = spectra if rank == 2 else spectra.squeeze(0)
+    spectra = spectra if input.ndim == 2 else spectra.squeeze(0)
     if return_complex is False:
         return complex_numbers.view_as_real(spectra.contiguous())
     return spectra
+
+
+def _half_spectrum(
+    input: Tensor, window: Tensor | None, onesided: bool | None, return_complex: bool | None
+) -> bool:
+    """Checks the signals, and whether the first half of their spectra is wanted."""
+    if not isinstance(input, TensorBase):
+        raise no_tensor("stft", "input", input)
+    if input.ndim not in (1, 2):
+        raise ShapeError(
+            "stft", "the signal is no row", expect="(L,) or (B, L)", actual=str(tuple(input.shape))
+        )
+    is_complex = input.dtype.is_complex or (window is not None and window.dtype.is_complex)
+    if return_complex is None and not is_complex:
+        raise ArgumentError(
+            "stft", "return_complex is not given", expect="True or False for real signals",
+            actual="None", hint="return_complex=True gives complex numbers",
+        )  # fmt: skip
+    half = not is_complex if onesided is None else onesided
+    if half and is_complex:
+        raise ArgumentError(
+            "stft", "the spectrum of complex signals has no equal halves", expect="onesided=False",
+            actual="onesided=True",
+        )  # fmt: skip
+    return half
 
 
 def istft(
@@ -152,6 +160,29 @@ def istft(
         >>> tc.allclose(again, signal, atol=1e-4)
         True
     """
+    hop, win_length = _sizes("istft", n_fft, hop_length, win_length)
+    _check_spectra(input, n_fft, onesided, return_complex)
+    spectra = (input if input.ndim == 3 else input.unsqueeze(0)).transpose(-2, -1)
+    norm = "ortho" if normalized else "backward"
+    if return_complex:
+        pieces = fourier.ifft(spectra, norm=norm)
+    else:  # of whole spectra the second half is not read, as in PyTorch
+        pieces = fourier.irfft(spectra[..., : n_fft // 2 + 1], n_fft, norm=norm)
+    require_real("istft", window)
+    shape = _window("istft", window, n_fft, win_length, input)
+    signal = _overlapped(pieces * shape, hop)
+    squares = _envelope(shape, pieces.shape[1], hop)
+    start, total = n_fft // 2 if center else 0, signal.shape[-1]
+    end = total - start if length is None else min(start + length, total)
+    _require_envelope(shape, pieces.shape[1], hop, start, end)
+    signal = math.div(signal, squares)[:, start:end]
+    if length is not None and end - start < length:
+        signal = shaping.pad(signal, (0, start + length - end))
+    return signal if input.ndim == 3 else signal.squeeze(0)
+
+
+def _check_spectra(input: Tensor, n_fft: int, onesided: bool | None, return_complex: bool) -> None:
+    """Raises unless they are complex, of all frequencies or of the first half."""
     if not isinstance(input, TensorBase):
         raise no_tensor("istft", "input", input)
     if not input.dtype.is_complex:
@@ -159,7 +190,6 @@ def istft(
             "istft", "the spectra are not complex", expect="complex64 or complex128",
             actual=input.dtype.name, hint="tc.view_as_complex takes pairs of real numbers",
         )  # fmt: skip
-    hop, win_length = _sizes("istft", n_fft, hop_length, win_length)
     half = input.ndim > 1 and input.shape[-2] != n_fft if onesided is None else onesided
     if half and return_complex:
         raise ArgumentError(
@@ -172,25 +202,6 @@ def istft(
             "istft", "the spectra do not fit n_fft", expect=f"(.., {frequencies}, pieces)",
             actual=str(tuple(input.shape)), hint="onesided= says whether half of it is given",
         )  # fmt: skip
-    spectra = (input if input.ndim == 3 else input.unsqueeze(0)).transpose(-2, -1)
-    norm = "ortho" if normalized else "backward"
-    if return_complex:
-        pieces = fourier.ifft(spectra, norm=norm)
-    else:  # of whole spectra the second half is not read, as in PyTorch
-        pieces = fourier.irfft(spectra[..., : n_fft // 2 + 1], n_fft, norm=norm)
-    require_real("istft", window)
-    shape = _window("istft", window, n_fft, win_length, input)
-    signal = _overlapped(pieces * shape, hop)
-    squares = _envelope(shape, pieces.shape[1], hop)
-    start, total = n_fft // 2 if center else 0, signal.shape[-1]
-    end = total - start if center and length is None else total
-    if length is not None:
-        end = min(start + length, total)
-    _require_envelope(shape, pieces.shape[1], hop, start, end)
-    signal = math.div(signal, squares)[:, start:end]
-    if length is not None and end - start < length:
-        signal = shaping.pad(signal, (0, start + length - end))
-    return signal if input.ndim == 3 else signal.squeeze(0)
 
 
 def _overlapped(pieces: Tensor, hop: int) -> Tensor:

@@ -421,7 +421,7 @@ def _elementwise(node: Node, differs: bool) -> str:
     if not differs:
         if node.op.name in SELECTING:
             return "selects elements"
-        return "rounded once, as IEEE 754 says" if node.dtype.is_floating else "exact"
+        return "rounded once, as IEEE 754 says" if node.dtype.category > 1 else "exact"
     text = node.op.cuda(node.sources[0].dtype) if callable(node.op.cuda) else str(node.op.cuda)
     called = [name for name in re.findall(r"([a-z_]\w*)\(", text) if name not in EXACT]
     if called:

@@ -259,7 +259,7 @@ _PLAIN = [
     Global("collections OrderedDict", _ordered),
     Global("torch Size", _size),
     Global("torch device", _device),
-    *(Global(f"torch {dtype.name}", value=dtype) for dtype in dtypes.ALL),
+    *(Global(f"torch {dtype.name}", value=dtype) for dtype in (*dtypes.ALL, *dtypes.COMPLEX)),
     *(Global(f"torch {name}", value=dtype) for name, dtype in dtypes.UNSUPPORTED.items()),
     *(Global(f"{module} complex", _complex) for module in ("__builtin__", "builtins")),
     *(Global(f"{module} set", _set) for module in ("__builtin__", "builtins")),
