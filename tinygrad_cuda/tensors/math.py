@@ -220,16 +220,18 @@ _power = _binary(elementwise.pow, "pow", "", exact=True)
 LARGEST_POWER = 64  # whole exponents up to which a complex power is made of products
 
 
-def _complex_power(input: Any, exponent: Any) -> Tensor | None:
-    """``input ** exponent`` where one of them is complex; None of real numbers.
+def _is_complex(value: Any) -> bool:
+    """Whether an operand, a Tensor, an array or a number, is complex."""
+    if isinstance(value, TensorBase):
+        return value.dtype.is_complex
+    return type(value) not in (int, float) and bool(np.iscomplexobj(value))
 
-    ``exp(exponent * log(input))``, for small whole numbers products. A power of zero is 0, or 1 of
-    the exponent 0; no gradient passes there.
+
+def _complex_power(input: Any, exponent: Any) -> Tensor:
+    """``exp(exponent * log(input))``, for small whole numbers products.
+
+    A power of zero is 0, or 1 of the exponent 0; no gradient passes there.
     """
-    operands = [operand_of("pow", value) for value in (input, exponent)]
-    kinds = [x.dtype.is_complex if isinstance(x, Node) else type(x) is complex for x in operands]
-    if not any(kinds):
-        return None
     if isinstance(input, TensorBase) and type(exponent) in (int, float):
         if exponent == int(exponent) and -LARGEST_POWER <= exponent <= LARGEST_POWER:
             return _whole_power(input, int(exponent))
@@ -276,9 +278,8 @@ def pow(input: Any, exponent: Any) -> Tensor:
                 actual=str(exponent), hint="x.float() ** n",
             )  # fmt: skip
         number_of("pow", exponent, input.dtype)
-    of_complex = _complex_power(input, exponent)
-    if of_complex is not None:
-        return of_complex
+    if _is_complex(input) or _is_complex(exponent):
+        return _complex_power(input, exponent)
     result = _power(input, exponent)
     if not isinstance(input, TensorBase):
         result._strides = None  # as PyTorch lays out a power of a number
