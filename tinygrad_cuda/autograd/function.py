@@ -192,7 +192,7 @@ def _recorded(
         position
         for position, value in enumerate(values)
         if isinstance(value, TensorBase)
-        and value.dtype.is_floating
+        and value.dtype.category > 1
         and not any(value is fixed for fixed in context._fixed)
     ]
     if not positions:

@@ -256,7 +256,7 @@ def _sample(value: Any, smooth: bool) -> Any:
     if not isinstance(value, np.ndarray | list | TensorBase):
         return value
     result = tensor(np.asarray(value), device="cpu")
-    return result.requires_grad_() if smooth and result.dtype.is_floating else result
+    return result.requires_grad_() if smooth and result.dtype.category > 1 else result
 
 
 __all__ = ["custom_op"]

@@ -132,7 +132,7 @@ class _Again:
         self.function, self.args, self.kwargs = function, list(args), kwargs
         self.state = default_generator.get_state() if preserve else None
         self.slots = [
-            k for k, a in enumerate(args) if isinstance(a, TensorBase) and a.dtype.is_floating
+            k for k, a in enumerate(args) if isinstance(a, TensorBase) and a.dtype.category > 1
         ]
         self.inputs: list[Node] = [args[k].node for k in self.slots]
         for k in self.slots:

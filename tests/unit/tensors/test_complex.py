@@ -174,6 +174,33 @@ def test_functional_derivatives_are_torchs() -> None:
         np.testing.assert_allclose(a.numpy(), b.resolve_conj().numpy(), rtol=1e-12)
 
 
+class Doubled(tc.autograd.Function):
+    """2 z, with a rule of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, z: tc.Tensor) -> tc.Tensor:
+        return z + z
+
+    @staticmethod
+    def backward(ctx: Any, g: tc.Tensor) -> tc.Tensor:
+        return 2 * g
+
+
+def test_gradients_pass_functions_and_checkpoints() -> None:
+    z = numbers(requires_grad=True)
+
+    def loss(z: tc.Tensor) -> tc.Tensor:
+        return (z * z.exp()).abs().sum()
+
+    expected = tc.autograd.grad(loss(2 * z), z)[0]
+    for way in (
+        lambda z: loss(Doubled.apply(z)),
+        lambda z: tc.utils.checkpoint.checkpoint(lambda w: loss(2 * w), z, use_reentrant=False),
+    ):
+        assert tc.allclose(tc.autograd.grad(way(z), z)[0], expected)
+    assert tc.where(z.real > 0, 1j, 0.0).tolist() == [1j, 1j, 0]
+
+
 def test_what_has_no_derivative() -> None:
     z = numbers(requires_grad=True)
     with pytest.raises(tc.GradientError, match="complex output needs a seed"):

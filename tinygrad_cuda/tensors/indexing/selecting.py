@@ -361,7 +361,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         raise DTypeError(
             "where", "the condition is not bool", expect="bool", actual=chosen.dtype.name
         )
-    if isinstance(input, bool | int | float) and isinstance(other, bool | int | float):
+    numbers = (bool, int, float, complex)
+    if isinstance(input, numbers) and isinstance(other, numbers):
         kind = dtypes.promote(
             *(dtypes.scalar_dtype(v, get_default_dtype()) for v in (input, other))
         )
@@ -369,7 +370,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     else:
         a, b = promote("where", input, other)
         for value in (input, other):
-            if isinstance(value, bool | int | float) and not a.dtype.is_floating:
+            if isinstance(value, numbers) and a.dtype.category < 2:
                 number_of("where", value, a.dtype)
         # A number in a 0-d tensor on the CPU goes to where the others are.
         if not a.shape and a.device.kind == "cpu":
