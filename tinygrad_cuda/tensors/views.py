@@ -296,7 +296,7 @@ def only_number(value: Node) -> Node | None:
     """The number, of shape (1,), that all elements of a node are by construction."""
     while value.op in (movement.expand, movement.reshape) and prod(value.shape) > 1:
         value = value.sources[0]
-    if value.op is common.constant or value.op is common.scalar:
+    if value.op in (common.constant, common.scalar, common.complex_constant):
         leaf: Any = value.op
         made: Node = leaf.leaf((1,), value.dtype, value.device, **value.attributes)
         return made
