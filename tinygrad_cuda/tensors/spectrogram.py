@@ -84,8 +84,8 @@ def stft(
         >>> tc.stft(tc.ones(16, device="cpu"), 8, return_complex=True).shape
         Size([5, 9])
     """
-    hop, length = _sizes("stft", n_fft, hop_length, win_length)
     half = _half_spectrum(input, window, onesided, return_complex)
+    hop, length = _sizes("stft", n_fft, hop_length, win_length)
     signal = input if input.ndim == 2 else input.unsqueeze(0)
     if center:
         signal = shaping.pad(signal, (n_fft // 2, n_fft // 2), pad_mode)
@@ -160,8 +160,8 @@ def istft(
         >>> tc.allclose(again, signal, atol=1e-4)
         True
     """
-    hop, win_length = _sizes("istft", n_fft, hop_length, win_length)
     _check_spectra(input, n_fft, onesided, return_complex)
+    hop, win_length = _sizes("istft", n_fft, hop_length, win_length)
     spectra = (input if input.ndim == 3 else input.unsqueeze(0)).transpose(-2, -1)
     norm = "ortho" if normalized else "backward"
     if return_complex:

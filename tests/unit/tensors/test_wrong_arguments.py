@@ -65,7 +65,7 @@ def _wanting(function: Any, skip: int = 0) -> list[Any] | None:
     return [None if tensor else 1 for tensor in wanted] if any(wanted) else None
 
 
-SPACES = ["", "nn.functional", "linalg", "special"]
+SPACES = ["", "fft", "nn.functional", "linalg", "special"]
 
 
 @pytest.mark.parametrize("space", SPACES)
