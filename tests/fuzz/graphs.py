@@ -201,7 +201,8 @@ def _perform(lib: Any, step: Step, operands: list[Any], leaves: list[Any]) -> li
                 # torch marks a view of a leaf as requiring grad under no_grad, without history.
                 results = [x.detach() for x in results]
             if OPS[name].family in FREE_LAYOUT or name in FREE_LAYOUT:
-                results = [x.contiguous() for x in results]
+                # The strides of dimensions of one element would outlast `contiguous` alone.
+                results = [x.contiguous().reshape(-1).reshape(x.shape) for x in results]
             if OPS[name].family in ("linalg", "product"):
                 # That may be a copy in torch, which then is written apart from what is saved; the
                 # library's strides of dimensions of one element would outlast `contiguous`.

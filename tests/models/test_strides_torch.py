@@ -272,6 +272,12 @@ ANY: dict[str, Program] = {
     "bce_with_logits": lambda lib, x: F(lib).binary_cross_entropy_with_logits(
         x, x.sigmoid(), reduction="none"
     ),
+    "bce_with_logits of rows": lambda lib, x: F(lib).binary_cross_entropy_with_logits(
+        _line(lib, *x.shape), x.sigmoid(), reduction="none"
+    ),
+    "bce_with_logits, targets in rows": lambda lib, x: F(lib).binary_cross_entropy_with_logits(
+        x, _line(lib, *x.shape).sigmoid(), reduction="none"
+    ),
     "kl_div": lambda lib, x: F(lib).kl_div(x, x.exp(), reduction="none"),
     "soft_margin_loss": lambda lib, x: F(lib).soft_margin_loss(x, x.sign(), reduction="none"),
     "soft_margin_loss rows": lambda lib, x: F(lib).soft_margin_loss(

@@ -185,6 +185,8 @@ def binary_cross_entropy_with_logits(
     same_shape("binary_cross_entropy_with_logits", input, target)
     losses = _logistic(input, target, pos_weight)
     losses = losses if weight is None else losses * weight
+    losses._strides = None  # PyTorch writes into 1 - target
+    losses = strides_like(losses, target)
     return reduce("binary_cross_entropy_with_logits", losses, reduction)
 
 
