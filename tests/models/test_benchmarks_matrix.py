@@ -244,7 +244,7 @@ def results() -> dict[str, Any]:
         "rows": [
             timed("gpt2_bf16", "torch", "torch eager", 2e4, peak=8_000_000_000, losses=[4.0]),
             timed("gpt2_bf16", "torch_graph", "torch graph", 1e4, peak=9_000_000_000, losses=[4.0]),
-            timed("gpt2_bf16", "ours", "ours, plain", 9.5e3, peak=10_000_000_000, losses=[4.0]),
+            timed("gpt2_bf16", "ours", "ours, plain", 9.5e3, peak=10_000_000_000, losses=[4.01]),
             timed("gpt2_bf16", "ours_compiled", "ours, tc.compile", 9e3, peak=2_000_000_000,
                   losses=[4.01]),
             timed("matmul_4096_nt_bf16", "torch", "torch eager", 200.0),
