@@ -356,8 +356,9 @@ _WITH_OUT = """
     topk triangular_solve tril triu true_divide trunc var vdot vstack where xlogy
 """
 _CREATING = """
-    arange empty empty_like eye full full_like linspace logspace ones ones_like rand rand_like
-    randint randint_like randn randn_like randperm scalar_tensor tensor zeros zeros_like
+    arange bartlett_window blackman_window empty empty_like eye full full_like hamming_window
+    hann_window kaiser_window linspace logspace ones ones_like rand rand_like randint
+    randint_like randn randn_like randperm scalar_tensor tensor zeros zeros_like
 """
 for _name in _WITH_OUT.split():
     globals()[_name] = takes_out(globals()[_name])

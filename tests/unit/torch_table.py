@@ -289,6 +289,24 @@ SHAPES: dict[str, Row] = {
     ),
     "linspace": Row(lambda lib: lib.linspace(-1, 2, 7, **_place(lib)), ()),
     "logspace": Row(lambda lib: lib.logspace(0, 2, 5, **_place(lib)), ()),
+    **{
+        f"{name}_window": Row(
+            lambda lib, make=f"{name}_window": [
+                getattr(lib, make)(length, periodic, dtype=lib.float64, **_place(lib))
+                for length in (0, 1, 2, 5, 8)
+                for periodic in (True, False)
+            ],
+            (),
+        )
+        for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")
+    },
+    "windows of other shapes": Row(
+        lambda lib: [
+            lib.hamming_window(7, False, 0.6, 0.3, dtype=lib.float64, **_place(lib)),
+            lib.kaiser_window(7, True, 3.0, dtype=lib.float64, **_place(lib)),
+        ],
+        (),
+    ),
     "linspace of one": Row(lambda lib: lib.linspace(3, 5, 1, **_place(lib)), ()),
     "linspace integers": Row(
         lambda lib: lib.linspace(4.3, -3, 50, dtype=lib.int64, **_place(lib)), ()
