@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from execution import Batch, device_or_skip
 
+import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU, as_device
@@ -257,6 +258,23 @@ def test_loads_of_images_have_no_branches(last: bool) -> None:
     assert not re.search(
         r"if \([^{}]*\) \{\s*const [^=]* = tgc_load(_vector)?(<\d>)?\(p\.in1", text
     )
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize("dtype", [tc.float32, tc.float64])
+def test_behind_a_transposed_convolution_with_a_stride(dtype: Any, taps: int) -> None:
+    """Its zeros between elements are stored by a kernel of their own, and read as they lie."""
+    draw = np.random.default_rng(5)
+    arrays = [draw.integers(-2, 3, shape) for shape in ((2, 4, 7), (4, 3, 1), (12, 1, taps))]
+
+    def values(device: str) -> Any:
+        x, up, weight = (tc.tensor(array, dtype=dtype, device=device) for array in arrays)
+        wide = tc.nn.functional.conv_transpose1d(
+            x, up, stride=2, padding=1, output_padding=1, groups=4, dilation=2
+        )
+        return tc.nn.functional.conv1d(wide, weight, padding=2, groups=12).numpy()
+
+    np.testing.assert_array_equal(values("emu"), values("cpu"))
 
 
 def test_a_cheaper_cut_of_a_small_gpu_has_the_same_values(

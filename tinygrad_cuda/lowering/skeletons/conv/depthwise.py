@@ -432,9 +432,12 @@ def depthwise_stages(kernel: Kernel, cut: DepthwiseCut) -> list[Stage]:
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     outer = Scope("image", "output")
     row, strip_load, map_, store = _results(kernel, cut, writer, outer)
-    x, _, _ = spread_input(node.sources[0], geometry_of(node.attributes).stride)
+    (whole, *_), stride = node.sources, geometry_of(node.attributes).stride
+    x, first, apart = spread_input(whole, stride)
     weights = _weights_text(cut, node.sources[1], writer, outer)
-    inputs = _input_rows(cut, x, writer, outer)
+    # A kernel of its own may have stored the zeros between the elements, and not the elements.
+    stored = (whole, first, apart) if whole is not x and whole in writer.memory else None
+    inputs = _input_rows(cut, x, writer, outer, stored)
     index = "long long" if writer.wide else "int"
     holes = {**_sizes(cut), "index": index}
     body = fill(
@@ -574,7 +577,21 @@ def _weights_text(cut: DepthwiseCut, w: Node, writer: Evaluator, outer: Scope) -
     )
 
 
-def _input_rows(cut: DepthwiseCut, x: Node, writer: Evaluator, outer: Scope) -> str:
+def _among_zeros(
+    at: tuple[Index, ...], whole: Node, first: Shape, apart: Shape, writer: Evaluator
+) -> str:
+    """An element of images that are stored with the zeros between their elements."""
+    places = [i * step + start for i, start, step in zip(at[2:], first, apart, strict=True)]
+    return writer.value(whole, (*at[:2], *places))
+
+
+def _input_rows(
+    cut: DepthwiseCut,
+    x: Node,
+    writer: Evaluator,
+    outer: Scope,
+    stored: tuple[Node, Shape, Shape] | None = None,
+) -> str:
     """Text of the loop over rows of the input, and what a thread does with each."""
     grouped, wide = cut.grouped, cut.wide
     down, across = grouped.down, grouped.across
@@ -584,7 +601,7 @@ def _input_rows(cut: DepthwiseCut, x: Node, writer: Evaluator, outer: Scope) -> 
     inside = _where(_inputs_inside(cut), x, writer)
     writer.lane = Lane(v, wide)
     at = _at(cut, x.shape, ("channel", "y", "x"), wide, v)
-    value = writer.value(x, at)
+    value = writer.value(x, at) if stored is None else _among_zeros(at, *stored, writer)
     writer.lane, writer.inside = None, ""
     gradient = grouped.gradient
     tap, result = f"tap_y * {across.taps} + tap_x", "[r][j]"
