@@ -40,18 +40,19 @@ class Absent:
         log: names of operations, and operands that are not Tensors.
     """
 
-    __slots__ = ("log", "shape", "dtype", "ndim")
+    __slots__ = ("log", "note", "shape", "dtype", "ndim")
 
     def __init__(self, like: Tensor) -> None:
         self.log: list[Any] = []
+        self.note = self.log.append
         self.shape, self.dtype, self.ndim = tuple(like.shape), wide(like.dtype), like.ndim
 
     def __neg__(self) -> Absent:
-        self.log.append("neg")
+        self.note("neg")
         return self
 
     def __getattr__(self, name: str) -> Absent:
-        self.log.append(name)
+        self.note(name)
         return self
 
     def __call__(self, *arguments: Any, **options: Any) -> Absent:
@@ -64,9 +65,10 @@ class Absent:
 
 def _operator(name: str) -> Callable[[Absent, Any], Absent]:
     def operation(self: Absent, other: Any) -> Absent:
-        self.log.append(name)
+        note = self.note  # a step of Adam comes here twelve times
+        note(name)
         if other is not self:
-            self.log.append(other)
+            note(other)
         return self
 
     return operation
@@ -93,12 +95,12 @@ def dry_run(
         CompileError: the update does not run on a stand-in.
     """
     scalars: list[tuple[Any, float]] = []
-    log = absent.log
-    log.clear()
+    absent.log.clear()
+    note, keep = absent.note, scalars.append
 
     def scalar(value: float, *name: Any) -> Absent:
-        scalars.append((name, value))
-        log.append(name[0])
+        keep((name, value))
+        note(name[0])
         return absent
 
     try:
@@ -245,6 +247,8 @@ class _ScalarGroup:
 
     def _after(self, host: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The host state after a step."""
+        if new.keys() == host.keys():
+            return new
         return {key: new.get(key, value) for key, value in host.items()}
 
     def _take(self, group: Any, host: dict[str, Any]) -> None:
