@@ -91,7 +91,9 @@ def test_a_training_step_stores_heads_beside_each_other(kernels: list[Kernel]) -
     assert [node.shape for node in forward.stores] == [(2, 97, 2, 32), (2, 2, 97)]
     assert [node.shape for node in backward.stores] == [(2, 97, 192)]
     sums = [
-        kernel for kernel in kernels if kernel.kind == "row" and forward.stores[0] in kernel.reads
+        kernel
+        for kernel in kernels
+        if kernel.kind == "row_reduce" and forward.stores[0] in kernel.reads
     ]
     assert [node.shape for kernel in sums for node in kernel.stores] == [(2, 97, 2, 1)]
 

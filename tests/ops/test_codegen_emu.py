@@ -133,7 +133,7 @@ def test_a_gather_inside_a_fused_kernel(bench: Bench) -> None:
     )
     rows = indexing.gather(table, index)
     executable = bench.compile(softmax(rows, (1,)))
-    assert [kernel.kind for kernel in executable.schedule.kernels] == ["row"]
+    assert [kernel.kind for kernel in executable.schedule.kernels] == ["row_reduce"]
     bench.check(softmax(rows, (1,)))
 
 
@@ -219,7 +219,7 @@ def test_debug_prints_a_line_per_kernel_its_reason_and_its_source(
     assert "why:   no kernel before it to join" in text
     assert "test_codegen_emu.py" in text
     assert "TGC_KERNEL" in text
-    assert "row_sum_tanh_exp" in text.splitlines()[-1]
+    assert "row_reduce_sum_tanh_exp" in text.splitlines()[-1]
 
 
 @pytest.fixture

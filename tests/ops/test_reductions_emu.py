@@ -236,7 +236,7 @@ def test_warps_carry_the_columns_of_short_rows(
 def begin_at_the_end(schedule: Schedule, target: Target) -> None:
     """As where the kernel before has left the last rows in the cache."""
     for kernel in schedule.kernels:
-        kernel.reverse = kernel.kind == "row"
+        kernel.reverse = kernel.kind == "row_reduce"
     fuse_column_sums.fuse_column_sums(schedule, target)
 
 
@@ -252,7 +252,7 @@ def test_columns_of_one_kernel_go_with_the_rows_that_have_them(
     executable = bench.compile(*outputs)
     pairs = [kernel.pair[1] for kernel in executable.schedule.kernels if kernel.pair]
     assert [[node.op for node in columns.anchors] for columns in pairs] == [[rd.sum], [rd.max]]
-    (rest,) = (kernel for kernel in executable.schedule.kernels if kernel.kind == "col")
+    (rest,) = (kernel for kernel in executable.schedule.kernels if kernel.kind == "column_reduce")
     assert rest.anchors == [both] and len(rest.stores) == 2
     bench.check(*outputs, tolerance=1e-4)
 

@@ -35,8 +35,8 @@ def stages(kernel: Kernel) -> list[Stage]:
         return kernel.choice.stages(kernel, kernel.choice.cut)
     return {
         "map": map_stages,
-        "row": row_stages,
-        "col": col_stages,
+        "row_reduce": row_stages,
+        "column_reduce": col_stages,
         "scatter": scatter_stages,
         "winograd": winograd_stages,
         "attention": attention_stages,

@@ -92,7 +92,7 @@ def scheduled(program: Program, target: Target) -> Schedule:
     made = _grouped(outputs, target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
         made = _grouped(with_checks(outputs, unread), target, overwrites)
-    if any(kernel.kind == "row" for kernel in made.kernels):  # others have nothing to carry
+    if any(kernel.kind == "row_reduce" for kernel in made.kernels):  # others have nothing to carry
         fuse_grid_reduce(made, target)
         find_one_hot_gathers(made)
         fuse_column_sums(made, target)

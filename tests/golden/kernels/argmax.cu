@@ -1,7 +1,7 @@
 // row_reduce, 33 rows of 77, 32 threads each, 1 loops, in registers: argmax.
 // Stores argmax (33, 1) int64.
 // Grid 5 x 256 threads, 5346 bytes moved at least.
-TGC_STAGE(row_argmax_e53b85bccc,
+TGC_STAGE(row_reduce_argmax_e53b85bccc,
   const tgc_half* in0;
   long long* out0;
 ) {

@@ -225,7 +225,7 @@ TGC_STAGE(attention_fc0d5791cd,
 // row_reduce, 196608 rows of 96, 4 threads each, 1 loops, in registers: cast mul sum.
 // Stores sum (16, 12, 1024, 1) float32.
 // Grid 3072 x 256 threads, 76283904 bytes moved at least.
-TGC_STAGE(row_sum_mul_89a9b7f023,
+TGC_STAGE(row_reduce_sum_mul_89a9b7f023,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   float* out0;

@@ -225,7 +225,7 @@ TGC_STAGE(attention_79ad091b57,
 // row_reduce, 196608 rows of 32, 2 threads each, 1 loops, in registers: mul sum.
 // Stores sum (16, 12, 1024, 1) float32.
 // Grid 1536 x 256 threads, 51118080 bytes moved at least.
-TGC_STAGE(row_sum_mul_86dcf131ac,
+TGC_STAGE(row_reduce_sum_mul_86dcf131ac,
   const float* in0;
   const float* in1;
   float* out0;

@@ -323,7 +323,7 @@ TGC_STAGE(attention_d151f2bf90,
 // row_reduce, 196608 rows of 64, 2 threads each, 1 loops, in registers: cast mul sum.
 // Stores sum (16, 12, 1024, 1) float32.
 // Grid 1536 x 256 threads, 51118080 bytes moved at least.
-TGC_STAGE(row_sum_mul_15dd8af10f,
+TGC_STAGE(row_reduce_sum_mul_15dd8af10f,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   float* out0;

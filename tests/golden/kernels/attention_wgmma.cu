@@ -277,7 +277,7 @@ TGC_STAGE(attention_4f7d768cc6,
 // row_reduce, 49152 rows of 64, 2 threads each, 1 loops, in registers: cast mul sum.
 // Stores sum (16, 12, 256, 1) float32.
 // Grid 384 x 256 threads, 12779520 bytes moved at least.
-TGC_STAGE(row_sum_mul_75dba10b35,
+TGC_STAGE(row_reduce_sum_mul_75dba10b35,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   float* out0;

@@ -3,7 +3,7 @@
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64,
 //   56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-TGC_STAGE(row_welford_sum_mul_add_rsqrt_2ec82835ae,
+TGC_STAGE(row_reduce_welford_sum_mul_add_rsqrt_2ec82835ae,
   unsigned long long* words0;
   const float* in0;
   const float* in1;

@@ -1,7 +1,7 @@
 // row_reduce, 16 rows of 1152, 256 threads each, 1 loops, in registers: welford output output.
 // Stores output (1, 16, 1, 1) float32; output (1, 16, 1, 1) float32.
 // Grid 16 x 256 threads, 73856 bytes moved at least.
-TGC_STAGE(row_welford_85376f899f,
+TGC_STAGE(row_reduce_welford_85376f899f,
   const float* in0;
   float* out0;
   float* out1;

@@ -1,7 +1,7 @@
 // column_reduce, 96 columns of 5000, each in 39 parts: sum.
 // Stores sum (1, 96) float32.
 // Grid 117 x 256 threads, 1979904 bytes moved at least.
-TGC_STAGE(col_sum_parts_2dd77fdc3f,
+TGC_STAGE(column_reduce_sum_parts_2dd77fdc3f,
   const float* in0;
   float* partial0;
 ) {
@@ -40,7 +40,7 @@ TGC_STAGE(col_sum_parts_2dd77fdc3f,
 // Second stage, 96 rows of 39 parts: sum.
 // Stores sum (1, 96) float32.
 // Grid 12 x 256 threads, 60288 bytes moved at least.
-TGC_STAGE(col_sum_join_daba0f8eab,
+TGC_STAGE(column_reduce_sum_join_daba0f8eab,
   float* partial0;
   float* out0;
 ) {

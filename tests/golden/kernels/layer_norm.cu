@@ -2,7 +2,7 @@
 //   mul add.
 // Stores add (64, 256) float32.
 // Grid 8 x 256 threads, 133120 bytes moved at least.
-TGC_STAGE(row_sum_mul_sub_add_rsqrt_431a47b94c,
+TGC_STAGE(row_reduce_sum_mul_sub_add_rsqrt_431a47b94c,
   const float* in0;
   const float* in1;
   const float* in2;

@@ -3,7 +3,7 @@
 //   sum.
 // Stores add (4096, 8192) bfloat16; reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 128 x 256 threads, 209731584 bytes moved at least.
-TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_8238cd3a42,
+TGC_STAGE(row_reduce_sum_mul_sub_add_rsqrt_parts_8238cd3a42,
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;
@@ -186,7 +186,7 @@ TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_8238cd3a42,
 // Second stage, 8192 columns of 128 parts: sum sum.
 // Stores reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 256 x 256 threads, 8421376 bytes moved at least.
-TGC_STAGE(col_sum_join_ee77a8d4d1,
+TGC_STAGE(column_reduce_sum_join_ee77a8d4d1,
   float* partial0;
   float* partial1;
   tgc_bfloat16* out0;

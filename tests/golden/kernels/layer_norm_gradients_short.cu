@@ -2,7 +2,7 @@
 //   mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add sum sum.
 // Stores add (4096, 2048) float32; reshape (2048,) float32; reshape (2048,) float32.
 // Grid 256 x 256 threads, 104865792 bytes moved at least.
-TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_2706218218,
+TGC_STAGE(row_reduce_sum_mul_sub_add_rsqrt_parts_2706218218,
   float* partial0;
   float* partial1;
   const float* in0;
@@ -139,7 +139,7 @@ TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_2706218218,
 // Second stage, 2048 columns of 256 parts: sum sum.
 // Stores reshape (2048,) float32; reshape (2048,) float32.
 // Grid 256 x 256 threads, 4210688 bytes moved at least.
-TGC_STAGE(col_sum_join_e1fc1d0c42,
+TGC_STAGE(column_reduce_sum_join_e1fc1d0c42,
   float* partial0;
   float* partial1;
   float* out0;

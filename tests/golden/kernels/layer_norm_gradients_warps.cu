@@ -2,7 +2,7 @@
 //   sum div add rsqrt mul mul sum mul div mul div mul add add neg sum div add sum sum.
 // Stores add (4096, 768) bfloat16; reshape (768,) bfloat16; reshape (768,) bfloat16.
 // Grid 128 x 256 threads, 19662336 bytes moved at least.
-TGC_STAGE(row_sum_mul_div_sub_add_parts_2015ea9baa,
+TGC_STAGE(row_reduce_sum_mul_div_sub_add_parts_2015ea9baa,
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;
@@ -177,7 +177,7 @@ TGC_STAGE(row_sum_mul_div_sub_add_parts_2015ea9baa,
 // Second stage, 768 columns of 128 parts: sum sum.
 // Stores reshape (768,) bfloat16; reshape (768,) bfloat16.
 // Grid 96 x 256 threads, 789504 bytes moved at least.
-TGC_STAGE(col_sum_join_a230a50fab,
+TGC_STAGE(column_reduce_sum_join_a230a50fab,
   float* partial0;
   float* partial1;
   tgc_bfloat16* out0;

@@ -330,7 +330,7 @@ TGC_STAGE(contract_matmul_add_f735c80b0b,
 //   div mul add.
 // Stores neg (64, 1) float32; add (64, 10) float32.
 // Grid 4 x 256 threads, 5888 bytes moved at least.
-TGC_STAGE(row_max_sum_sub_exp_log_98c0920ab5,
+TGC_STAGE(row_reduce_max_sum_sub_exp_log_98c0920ab5,
   const float* in0;
   const long long* in1;
   unsigned long long* error;
@@ -391,7 +391,7 @@ TGC_STAGE(row_max_sum_sub_exp_log_98c0920ab5,
 // row_reduce, 1 rows of 64, 32 threads each, 1 loops, in registers: sum mul.
 // Stores reshape () float32.
 // Grid 1 x 256 threads, 260 bytes moved at least.
-TGC_STAGE(row_sum_mul_6530b4f7d7,
+TGC_STAGE(row_reduce_sum_mul_6530b4f7d7,
   const float* in0;
   float* out0;
 ) {
@@ -567,7 +567,7 @@ TGC_STAGE(contract_matmul_mul_where_5068c26029,
 // column_reduce, 10 columns of 64, each in 1 parts: sum add assign mul sub assign.
 // Stores reshape (10,) float32; assign (10,) float32; assign (10,) float32.
 // Grid 1 x 256 threads, 2760 bytes moved at least.
-TGC_STAGE(col_sum_add_mul_sub_d0eaefd102,
+TGC_STAGE(column_reduce_sum_add_mul_sub_d0eaefd102,
   const float* in0;
   float* out0;
   const float* in1;
@@ -621,14 +621,14 @@ TGC_STAGE(col_sum_add_mul_sub_d0eaefd102,
 }
 
 // 3 independent stages in one launch of 18 x 256 threads.
-TGC_STAGE(pack_162fd6fab4,
-  row_sum_mul_6530b4f7d7_params stage0;
+TGC_STAGE(pack_8f7ff61699,
+  row_reduce_sum_mul_6530b4f7d7_params stage0;
   contract_matmul_mul_where_5068c26029_params stage1;
-  col_sum_add_mul_sub_d0eaefd102_params stage2;
+  column_reduce_sum_add_mul_sub_d0eaefd102_params stage2;
 ) {
-  if (virtual_block < 1) row_sum_mul_6530b4f7d7_stage(virtual_block, p.stage0, smem);
+  if (virtual_block < 1) row_reduce_sum_mul_6530b4f7d7_stage(virtual_block, p.stage0, smem);
   else if (virtual_block < 17) contract_matmul_mul_where_5068c26029_stage(virtual_block - 1, p.stage1, smem);
-  else col_sum_add_mul_sub_d0eaefd102_stage(virtual_block - 17, p.stage2, smem);
+  else column_reduce_sum_add_mul_sub_d0eaefd102_stage(virtual_block - 17, p.stage2, smem);
 }
 
 // contract 1 x 128 x 784 x 64, tiles of 32 x 32 x 32, split-K 1, 12845056 FLOPs: matmul add assign mul sub
@@ -806,7 +806,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_6636190c42,
 // column_reduce, 128 columns of 64, each in 1 parts: sum add assign mul sub assign.
 // Stores reshape (128,) float32; assign (128,) float32; assign (128,) float32.
 // Grid 4 x 256 threads, 35328 bytes moved at least.
-TGC_STAGE(col_sum_add_mul_sub_1362766250,
+TGC_STAGE(column_reduce_sum_add_mul_sub_1362766250,
   const float* in0;
   float* out0;
   const float* in1;
@@ -1021,12 +1021,13 @@ TGC_STAGE(contract_matmul_add_mul_sub_70e85e4ce5,
 }
 
 // 3 independent stages in one launch of 112 x 256 threads.
-TGC_STAGE(pack_39b749e6b4,
+TGC_STAGE(pack_35c2730aa0,
   contract_matmul_add_mul_sub_6636190c42_params stage0;
-  col_sum_add_mul_sub_1362766250_params stage1;
+  column_reduce_sum_add_mul_sub_1362766250_params stage1;
   contract_matmul_add_mul_sub_70e85e4ce5_params stage2;
 ) {
   if (virtual_block < 100) contract_matmul_add_mul_sub_6636190c42_stage(virtual_block, p.stage0, smem);
-  else if (virtual_block < 104) col_sum_add_mul_sub_1362766250_stage(virtual_block - 100, p.stage1, smem);
+  else if (virtual_block < 104) column_reduce_sum_add_mul_sub_1362766250_stage(virtual_block - 100, p.stage1,
+      smem);
   else contract_matmul_add_mul_sub_70e85e4ce5_stage(virtual_block - 104, p.stage2, smem);
 }

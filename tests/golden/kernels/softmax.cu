@@ -1,7 +1,7 @@
 // row_reduce, 64 rows of 1000, 256 threads each, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-TGC_STAGE(row_max_sum_sub_exp_div_d3b087b31c,
+TGC_STAGE(row_reduce_max_sum_sub_exp_div_d3b087b31c,
   const float* in0;
   float* out0;
 ) {

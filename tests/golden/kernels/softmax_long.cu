@@ -1,7 +1,7 @@
 // row_reduce, 80 rows of 20000, 256 threads each, 3 loops, read again in each phase: max sub exp sum div.
 // Stores div (80, 20000) float32.
 // Grid 80 x 256 threads, 12800000 bytes moved at least.
-TGC_STAGE(row_max_sum_sub_exp_div_fe866334b5,
+TGC_STAGE(row_reduce_max_sum_sub_exp_div_fe866334b5,
   const float* in0;
   float* out0;
 ) {

@@ -1,7 +1,7 @@
 // row_reduce, 1 rows of 1048576, each in 512 parts: sum.
 // Stores sum (1,) float32.
 // Grid 512 x 256 threads, 4202496 bytes moved at least.
-TGC_STAGE(row_sum_parts_54e749446c,
+TGC_STAGE(row_reduce_sum_parts_54e749446c,
   const float* in0;
   float* partial0;
 ) {
@@ -29,7 +29,7 @@ TGC_STAGE(row_sum_parts_54e749446c,
 // Second stage, 1 rows of 512 parts: sum.
 // Stores sum (1,) float32.
 // Grid 1 x 256 threads, 8196 bytes moved at least.
-TGC_STAGE(row_sum_join_546670c1c5,
+TGC_STAGE(row_reduce_sum_join_546670c1c5,
   float* partial0;
   float* out0;
 ) {

@@ -350,11 +350,11 @@ def test_debug_shows_kernels_of_a_chain_one_by_one(
 
     pair = tc.compile(step, steps=2)
     quiet = [pair(tc.ones(2, 4)).tolist() for _ in range(4)]
-    assert "row_sum" not in capsys.readouterr().out
+    assert "row_reduce_sum" not in capsys.readouterr().out
     w.fill_(1)
     monkeypatch.setattr(settings, "debug", 2)
     assert [pair(tc.ones(2, 4)).tolist() for _ in range(4)] == quiet
-    assert capsys.readouterr().out.count("row_sum") == 4 * 2
+    assert capsys.readouterr().out.count("row_reduce_sum") == 4 * 2
 
 
 def test_another_gpu_is_refused(driver: Driver) -> None:

@@ -46,17 +46,19 @@ def kinds(found: Schedule) -> list[str]:
 @pytest.mark.smoke("lowering")
 def test_softmax_is_one_kernel() -> None:
     new = Inputs()
-    assert kinds(scheduled(new.program(softmax(new(64, 1000), (1,))))) == ["row"]
+    assert kinds(scheduled(new.program(softmax(new(64, 1000), (1,))))) == ["row_reduce"]
 
 
 def test_softmax_over_several_trailing_axes_is_one_kernel() -> None:
     new = Inputs()
-    assert kinds(scheduled(new.program(softmax(new(6, 7, 8), (1, 2))))) == ["row"]
+    assert kinds(scheduled(new.program(softmax(new(6, 7, 8), (1, 2))))) == ["row_reduce"]
 
 
 def test_layer_norm_is_one_kernel() -> None:
     new = Inputs()
-    assert kinds(scheduled(new.program(layer_norm(new(64, 256), new(256), new(256))))) == ["row"]
+    assert kinds(scheduled(new.program(layer_norm(new(64, 256), new(256), new(256))))) == [
+        "row_reduce"
+    ]
 
 
 def test_the_gradients_of_layer_norm_read_each_operand_twice_and_store_only_themselves() -> None:
@@ -66,7 +68,7 @@ def test_the_gradients_of_layer_norm_read_each_operand_twice_and_store_only_them
     y = layer_norm(x, weight, bias)
     loss = rd.sum(ew.mul(y, new(640, 256)), axes=(0, 1))
     found = scheduled(new.program(*gradients(loss, [x, weight, bias])))
-    assert sorted(kinds(found)) == ["col", "row"]
+    assert sorted(kinds(found)) == ["column_reduce", "row_reduce"]
     wide = [node for kernel in found.kernels for node in kernel.stores if node.shape == x.shape]
     assert len(wide) == 1
     assert all(len([n for n in k.reads if n.shape == x.shape]) == 2 for k in found.kernels)
@@ -104,7 +106,7 @@ def test_cross_entropy_with_its_gradient_is_two_kernels() -> None:
     leaf = variable(logits)
     loss = cross_entropy(leaf, labels)
     found = scheduled(new.program(loss, *gradients(loss, [leaf])))
-    assert kinds(found) == ["row", "row"]
+    assert kinds(found) == ["row_reduce", "row_reduce"]
     assert {node.shape for node in found.kernels[0].stores} == {(64, 1), (64, 10)}
 
 
@@ -116,7 +118,7 @@ def test_few_elements_of_other_values_are_summed_with_those_that_they_divide(
     new = Inputs()
     losses, weights = new(length), new(length)
     mean = ew.div(rd.sum(losses, axes=(0,)), rd.sum(weights, axes=(0,)))
-    assert kinds(scheduled(new.program(mean))) == ["row"] * kernels
+    assert kinds(scheduled(new.program(mean))) == ["row_reduce"] * kernels
 
 
 @pytest.mark.smoke("lowering")
@@ -128,7 +130,7 @@ def test_mlp_step_needs_few_launches_and_none_for_the_update() -> None:
     assert not any(launch.stages[0].kernel.update for launch in lowered.launches)
     places = [kernel for kernel in found.kernels for _ in kernel.overwrites]
     assert [kernel.kind for kernel in places].count("contract") == 4
-    assert [kernel.kind for kernel in places].count("col") == 4
+    assert [kernel.kind for kernel in places].count("column_reduce") == 4
     logits = [k for k in found.kernels if any(node.op is ew.exp for node in k.nodes)]
     assert len(logits) == 1
 
@@ -176,7 +178,7 @@ def test_batch_statistics_reduce_axes_that_are_not_neighbours_in_one_kernel() ->
     both = rd.welford(new(8, 16, 12, 12), axes=(0, 2, 3))
     outputs = [common.output(both, index=0), common.output(both, index=1)]
     found = scheduled(new.program(*outputs))
-    assert kinds(found) == ["row"]
+    assert kinds(found) == ["row_reduce"]
     assert found.kernels[0].sign == ((8, True), (16, False), (144, True))
 
 
@@ -184,7 +186,7 @@ def test_sums_down_the_columns_of_one_value_share_a_kernel() -> None:
     new = Inputs()
     x, y = new(500, 96), new(500, 96)
     found = scheduled(new.program(rd.sum(x, axes=(0,)), rd.sum(ew.mul(x, y), axes=(0,))))
-    assert kinds(found) == ["col"]
+    assert kinds(found) == ["column_reduce"]
 
 
 # Boundaries ---------------------------------------------------------------------------------------
@@ -209,7 +211,9 @@ def test_sums_down_the_columns_of_a_half_value_share_a_kernel_through_its_casts(
         rd.sum(wide, axes=(0,)),
     )
     found = scheduled(new.program(*[ew.cast(total, dtype=dtypes.bfloat16) for total in sums]))
-    assert [(kernel.kind, len(kernel.anchors)) for kernel in found.kernels] == [("col", 2)]
+    assert [(kernel.kind, len(kernel.anchors)) for kernel in found.kernels] == [
+        ("column_reduce", 2)
+    ]
 
 
 def test_every_kernel_says_why_it_exists() -> None:
@@ -222,7 +226,7 @@ def test_a_reduction_along_other_axes_is_another_kernel_and_says_so() -> None:
     x = new(64, 32)
     rows = ew.sub(x, mv.expand(rd.max(x, axes=(1,)), shape=x.shape))
     found = scheduled(new.program(rd.sum(rows, axes=(0,))))
-    assert kinds(found) == ["row", "col"]
+    assert kinds(found) == ["row_reduce", "column_reduce"]
     assert found.kernels[1].reason == "they reduce along other axes"
 
 
@@ -274,7 +278,7 @@ def test_a_count_that_a_row_kernel_needs_does_not_wait_for_it() -> None:
     mean = ew.div(rd.sum(losses, axes=(0,)), count)
     share = mv.expand(ew.div(losses, mv.expand(count, shape=(256, 1))), shape=(256, 512))
     found = scheduled(new.program(mean, ew.mul(x, share)))
-    assert kinds(found) == ["row", "row", "row"]
+    assert kinds(found) == ["row_reduce", "row_reduce", "row_reduce"]
     assert [len(kernel.before) for kernel in found.kernels] == [0, 1, 2]
 
 
@@ -286,7 +290,7 @@ def test_cheap_values_are_made_again_by_each_reader() -> None:
     a = rd.sum(ew.mul(mask, y), axes=(0,))
     b = contraction.matmul(contraction.transpose(mask), y)
     found = scheduled(new.program(a, b))
-    assert sorted(kinds(found)) == ["col", "contract"]
+    assert sorted(kinds(found)) == ["column_reduce", "contract"]
 
 
 def test_what_follows_from_a_stored_value_is_not_stored_too() -> None:
@@ -325,9 +329,14 @@ def test_an_update_is_an_epilogue_of_its_gradient() -> None:
     )  # fmt: skip
     steps = [common.assign(old, ew.sub(old, times(by, 0.1))) for old, by in parts]
     found = scheduled(new.program(*steps, overwrites={0: 0, 1: 1, 2: 2}))
-    assert sorted(kinds(found)) == ["col", "contract", "map", "row"]
+    assert sorted(kinds(found)) == ["column_reduce", "contract", "map", "row_reduce"]
     places = {kernel.kind: list(kernel.overwrites.values()) for kernel in found.kernels}
-    assert places == {"contract": [weight], "col": [bias], "map": [scale], "row": []}
+    assert places == {
+        "contract": [weight],
+        "column_reduce": [bias],
+        "map": [scale],
+        "row_reduce": [],
+    }
     assert [kernel.kind for kernel in found.kernels if kernel.update] == ["map"]
 
 
@@ -389,7 +398,7 @@ def test_readers_of_the_old_value_run_before_it_is_overwritten() -> None:
     total = rd.sum(x, axes=(0,))
     found = scheduled(new.program(assigned, total, overwrites={0: 0}))
     writer = next(kernel for kernel in found.kernels if kernel.overwrites)
-    reader = next(kernel for kernel in found.kernels if kernel.kind == "col")
+    reader = next(kernel for kernel in found.kernels if kernel.kind == "column_reduce")
     assert reader in writer.before
     assert found.kernels.index(reader) < found.kernels.index(writer)
 
@@ -470,7 +479,7 @@ def test_what_is_only_widened_lies_in_memory_in_16_bits() -> None:
     weights = ew.cast(softmax(scores, (1,)), dtype=half)
     found = scheduled(new.program(weights))
     stored = [(kernel.kind, [n.dtype for n in kernel.stores]) for kernel in found.kernels]
-    assert stored == [("contract", [half]), ("row", [half])]
+    assert stored == [("contract", [half]), ("row_reduce", [half])]
 
 
 def test_what_follows_from_a_widened_value_is_not_stored_in_32_bits() -> None:

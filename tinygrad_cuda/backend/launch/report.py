@@ -28,7 +28,7 @@ def report(
     kinds = "+".join(dict.fromkeys(stage.kernel.kind for stage in launch.stages))
     stored = [node for stage in launch.stages for node in stage.kernel.stores]
     shape = str(stored[0].shape) + (f" +{len(stored) - 1}" if len(stored) > 1 else "")
-    line = f"{launch.name:<56} {kinds:<18} {launch.blocks:>6} blocks  {shape:<24}"
+    line = f"{launch.name:<56} {kinds:<24} {launch.blocks:>6} blocks  {shape:<24}"
     if microseconds is None:
         return line.rstrip()
     work = flops_of(launch)

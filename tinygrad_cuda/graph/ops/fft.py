@@ -79,17 +79,24 @@ def _scaled(result: Any, scale: float, dtype: Any) -> Any:
     return result.astype(dtype, copy=False)
 
 
-def _half_weights(spectrum: Node, n: int, inner: float) -> Node:
-    """1 for frequencies that a real row's spectrum has once, `inner` for those it has twice."""
+def _edges(spectrum: Node, n: int) -> Node:
+    """Whether a frequency of half a spectrum is the lowest, or the highest of an even n.
+
+    These two stand once in the whole spectrum of a real row of n points, the others twice.
+    """
     size = spectrum.shape[-1]
     k = arange.leaf((size,), int64, spectrum.device, start=0, step=1)
-    once = ew.eq(k, full_like(k, 0))
+    edge = ew.eq(k, full_like(k, 0))
     if n % 2 == 0:
-        once = ew.logical_or(once, ew.eq(k, full_like(k, n // 2)))
-    ones = ew.cast(full_like(k, 1), dtype=spectrum.dtype)
-    weights = ew.where(once, ones, full_like(ones, inner))
-    apart = mv.reshape(weights, shape=(1,) * (len(spectrum.shape) - 1) + (size,))
+        edge = ew.logical_or(edge, ew.eq(k, full_like(k, n // 2)))
+    apart = mv.reshape(edge, shape=(1,) * (len(spectrum.shape) - 1) + (size,))
     return mv.expand(apart, shape=spectrum.shape)
+
+
+def _half_weights(spectrum: Node, n: int, inner: float) -> Node:
+    """1 for frequencies that a real row's spectrum has once, `inner` for those it has twice."""
+    ones = full_like(spectrum, 1)
+    return ew.where(_edges(spectrum, n), ones, full_like(ones, inner))
 
 
 def _rfft_gradient(g: Node, out: Node, x: Node, scale: float) -> Node:
@@ -172,12 +179,7 @@ def as_nodes(node: Node) -> tuple[Node, ...]:
 def _whole_spectrum(x: Node, n: int) -> Node:
     """The spectrum of a real row of n points, from its first half."""
     last, half = len(x.shape) - 1, x.shape[-1]
-    k = arange.leaf((half,), int64, x.device, start=0, step=1)
-    edge = ew.eq(k, full_like(k, 0))
-    if n % 2 == 0:
-        edge = ew.logical_or(edge, ew.eq(k, full_like(k, n // 2)))
-    edge = mv.expand(mv.reshape(edge, shape=(1,) * last + (half,)), shape=x.shape)
-    x = ew.where(edge, ew.cast(ew.real(x), dtype=x.dtype), x)
+    x = ew.where(_edges(x, n), ew.cast(ew.real(x), dtype=x.dtype), x)
     if n == half:
         return x
     other = mv.flip(_cut(x, last, 1, n - half), axes=(last,))

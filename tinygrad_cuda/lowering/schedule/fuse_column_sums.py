@@ -58,7 +58,7 @@ def fuse_column_sums(schedule: Schedule, target: Target) -> None:
     # Of fewer rows, what the blocks leave is too much beside them.
     enough = ROWS_A_BLOCK * column_blocks(target)
     for rows in list(schedule.kernels):
-        if rows.kind == "row" and rows_of(rows.sign) >= enough and carrying_threads(rows):
+        if rows.kind == "row_reduce" and rows_of(rows.sign) >= enough and carrying_threads(rows):
             taken = _taken(schedule, rows)
             if taken:
                 _join(schedule, rows, taken)
@@ -72,7 +72,7 @@ def _taken(schedule: Schedule, rows: Kernel) -> list[Part]:
         return taken
     earlier, at_hand = _ancestors(rows), {*rows.reads, *rows.nodes}
     for columns in schedule.kernels:
-        if columns.kind != "col" or columns.sign != sign or columns in earlier:
+        if columns.kind != "column_reduce" or columns.sign != sign or columns in earlier:
             continue
         if not at_hand.isdisjoint(_wide_reads(columns)):
             for part in _parts(columns):

@@ -63,7 +63,7 @@ def _begins(kernel: Kernel) -> bool:
     wide = [node for node in kernel.reads if prod(node.shape) == kernel.numel]
     again = sum(prod(node.shape) * node.dtype.itemsize for node in wide)
     return (
-        kernel.kind == "row"
+        kernel.kind == "row_reduce"
         and kernel.one_phase
         and again >= kernel.target.cached
         and _plain(kernel)
@@ -81,7 +81,7 @@ def _goes_on(parts: list[Kernel], other: Kernel) -> bool:
     """Whether a kernel walks over the same elements, and needs what the others make, and nothing
     that waits for them."""
     first = parts[0]
-    same = other.sign == first.sign if other.kind == "row" else other.kind == "map"
+    same = other.sign == first.sign if other.kind == "row_reduce" else other.kind == "map"
     if other in parts or other.grid or not same or other.numel != first.numel:
         return False
     if not _plain(other) or not any(part in other.before for part in parts):

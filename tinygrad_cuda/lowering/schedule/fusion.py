@@ -407,7 +407,7 @@ class Group:
         if node.op.kind == "reduction":
             shape = node.sources[0].shape
             self.sign = signature(shape, node.attributes["axes"])
-            self.kind = "row" if not self.sign or self.sign[-1][1] else "col"
+            self.kind = "row_reduce" if not self.sign or self.sign[-1][1] else "column_reduce"
             self.numel = prod(shape)
             self.rows = rows_of(self.sign)
         elif node.op.kind == "contraction":
@@ -425,15 +425,15 @@ class Group:
         if self.kind != "map":
             self.anchors = [node]
             self.reduction_dependent = {node}
-        self.one_phase = self.kind == "col" or (
-            self.kind == "row"
+        self.one_phase = self.kind == "column_reduce" or (
+            self.kind == "row_reduce"
             and self.rows < target.multiprocessors
             and length_of(self.sign) > LONG_ROW
         )
 
     def is_line(self, node: Node) -> bool:
         """Whether a member has one value for each row, rather than one for each element."""
-        return self.kind in ("row", "col") and (
+        return self.kind in ("row_reduce", "column_reduce") and (
             node in self.anchors or prod(node.shape) == self.rows
         )
 
@@ -488,7 +488,7 @@ def _takes_updates(group: Group) -> bool:
     """
     if group.kind == "contract":
         return all(sum_length(node) <= SHORT_PRODUCT for node in group.anchors)
-    return group.kind in ("col", "winograd")
+    return group.kind in ("column_reduce", "winograd")
 
 
 def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
@@ -502,7 +502,7 @@ def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
         if a.kind in ALONE or b.kind in ALONE:
             return ALONE[b.kind if b.kind in ALONE else a.kind]
         return "" if a.sign == b.sign and a.kind == b.kind else "they reduce along other axes"
-    if a.numel == b.numel or (a.kind in ("row", "col") and b.numel == a.rows):
+    if a.numel == b.numel or (a.kind in ("row_reduce", "column_reduce") and b.numel == a.rows):
         return ""
     return "they have different numbers of elements"
 
@@ -693,7 +693,7 @@ class Groups:
         By themselves they cost little: a launch takes them along with whatever runs at that time.
         """
         few = early.numel <= FEW_ELEMENTS and self.depth[early] < self.depth[late]
-        sums = early.kind in ("row", "col")
+        sums = early.kind in ("row_reduce", "column_reduce")
         if not few or not (sums or any(node.op is indexing.gather for node in early.members)):
             return False
         others = (self.before[early] | self.before[late]) - {early, late}
@@ -750,7 +750,7 @@ class Groups:
             key = (group.kind, group.numel, group.sign, group.update)
             buckets.setdefault(key, []).append(group)
         for (kind, *_), groups in buckets.items():
-            if kind in ("map", "row", "col"):
+            if kind in ("map", "row_reduce", "column_reduce"):
                 for first in range(0, len(groups), SIBLINGS):
                     self._join_those_that_share(groups[first : first + SIBLINGS])
 

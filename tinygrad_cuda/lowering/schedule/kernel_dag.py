@@ -127,13 +127,13 @@ class Kernel:
     """Nodes that one kernel computes, and what it stores.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract``, ``library``, ``tile`` or ``scatter``.
+        kind: which stages it gets: ``map``, ``row_reduce``, ... (`stages` of lowering/emit.py).
         nodes: what it evaluates, in topological order (movement ops stay unnamed).
         anchors: those of them that the skeleton itself computes: reductions, the contraction.
         stores: those that end up in memory.
         reads: values in memory that it reads: inputs of the program or stores of other kernels.
         overwrites: for a stored assign, the input whose storage it takes.
-        sign: how axes that stay and reduced ones alternate, of a row or col kernel.
+        sign: of a row_reduce or column_reduce kernel, how kept and reduced axes alternate.
         numel: elements of the space it walks.
         reason: why it is a kernel of its own.
         before: kernels that must be done first.
@@ -170,9 +170,11 @@ class Kernel:
     narrowed: frozenset[Node] = frozenset()
 
     def is_line(self, node: Node) -> bool:
-        """Whether a node of a row or col kernel has one value a row."""
+        """Whether a node of a row_reduce or column_reduce kernel has one value a row."""
         rows = prod(size for size, reduced in self.sign if not reduced)
-        return self.kind in ("row", "col") and (node in self.anchors or prod(node.shape) == rows)
+        return self.kind in ("row_reduce", "column_reduce") and (
+            node in self.anchors or prod(node.shape) == rows
+        )
 
     @property
     def wide_stores(self) -> list[Node]:
@@ -336,7 +338,7 @@ def _turn(kernels: Sequence[Kernel]) -> None:
     for kernel in kernels:
         large = large_values(kernel)
         again = last is not None and not large.isdisjoint(large_values(last))
-        if last is not None and again and kernel.kind in ("map", "row") and not last.reverse:
+        if last is not None and again and kernel.kind in ("map", "row_reduce") and not last.reverse:
             kernel.reverse = True
             kernel.reason += "; it begins at the end, which is still in the cache"
         if large:
@@ -474,8 +476,9 @@ class _ScheduleBuilder(Groups):
     ) -> bool:
         """Whether `node` may be written over `buffer`; puts the other readers before it."""
         own = self.owner[node]
-        # Each element of a contraction, each line of a col kernel is stored by who computes it.
-        size = own.rows if own.kind == "col" else own.numel if own.kind in EACH else None
+        # Each element of a contraction, each column of a column_reduce kernel, is stored by
+        # who computes it.
+        size = own.rows if own.kind == "column_reduce" else own.numel if own.kind in EACH else None
         for member, edge in reads[own]:
             same_place = edge.kind == FLAT and prod(member.shape) == size
             if edge.base is buffer and not same_place:

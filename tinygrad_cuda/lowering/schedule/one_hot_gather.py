@@ -24,7 +24,7 @@ from tinygrad_cuda.lowering.schedule.resources import row_parts
 def find_one_hot_gathers(schedule: Schedule) -> None:
     """Says of each row kernel whose rows are whole which of its sums load one element."""
     for kernel in schedule.kernels:
-        if kernel.kind != "row" or kernel.grid or row_parts(kernel) > 1:
+        if kernel.kind != "row_reduce" or kernel.grid or row_parts(kernel) > 1:
             continue
         gathers = ((node, _one_hot_gather(node, kernel)) for node in kernel.anchors)
         kernel.one_hot = {node: gather for node, gather in gathers if gather is not None}

@@ -21,7 +21,7 @@ def overwritten_reads(kernel: Kernel) -> dict[Node, list[Node]]:
     Rows that are whole: a thread stores an element after it has loaded that element of the operand,
     in the last loop over the row, and between two loops all threads of a row meet.
     """
-    if kernel.kind != "row" or kernel.grid or kernel.pair or kernel.ahead:
+    if kernel.kind != "row_reduce" or kernel.grid or kernel.pair or kernel.ahead:
         return {}
     if row_parts(kernel) > 1 or row_group(kernel) < WARP:  # shorter rows may be made twice
         return {}

@@ -116,7 +116,9 @@ class ReductionAccumulators:
         self.lines = rows_of(kernel.sign)
         self.length = length_of(kernel.sign)
         self.slots = "smem"  # where a block's reductions have their memory
-        self.spare = kernel.kind == "col"  # some threads may repeat a line, and store nothing
+        self.spare = (
+            kernel.kind == "column_reduce"
+        )  # some threads may repeat a line, and store nothing
         self.words = KernelParams()
         self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
         if width > 1:

@@ -64,7 +64,7 @@ const unsigned long long matrix_b =
 
 auto begin = [&](int block) {  // the first copies for a tile of outputs
   @fetches@
-  @prologue@
+  @setup@
 #pragma unroll 1
   for (int slot = 0; slot < @stages@ - 1; slot++) {
     @first_loads@
@@ -77,7 +77,7 @@ begin(virtual_block);
 #pragma unroll 1
 for (int block = virtual_block; block < @tiles@; block += @blocks@) {
   @fetches@
-  @prologue@
+  @setup@
   float sum[1][@warp_n@ / 2] = {};
   int slot = 0, free_slot = @stages@ - 1, turn = 0;
   put_parts(0);

@@ -201,7 +201,7 @@ def _wgmma_text(
         row_bytes=SWIZZLE,
         fetches=fill(MMA, "fetches", **sizes, outer=outer.lines, tile=block),
         declare=[*a.declare(), f"float prefetch_b[{count}];"],
-        prologue=[*a.before, *b.before, _pipeline(problem, tile, a, b)],
+        setup=[*a.before, *b.before, _pipeline(problem, tile, a, b)],
         first_loads=[f"fetch(k_begin + {first});"] if a.put else [],
         next_loads=[f"fetch(k_first + {later});"] if a.put else [],
         results=results,
