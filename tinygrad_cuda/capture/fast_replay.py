@@ -14,10 +14,10 @@ from itertools import chain, islice, repeat
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
-from tinygrad_cuda.capture.frame_replay import ReplayFrame, RunEvent, outputs_of, storage_of
+from tinygrad_cuda.capture.frame_replay import ReplayFrame, outputs_of, storage_of
 from tinygrad_cuda.capture.multi_step_replay import can_chain
 from tinygrad_cuda.capture.program import CapturedProgram
-from tinygrad_cuda.capture.results import Fresh, Result
+from tinygrad_cuda.capture.results import Fresh
 from tinygrad_cuda.capture.signature import Given
 from tinygrad_cuda.core.device import blocks, chosen
 from tinygrad_cuda.core.reference_counts import LISTED, reference_count
@@ -79,7 +79,7 @@ class FastReplay:
         self.program = program
         self.gradients = mode.now.gradients
         self.look = guarded(program, given)
-        (self.event,) = (e for e in program.events if type(e) is RunEvent)
+        (self.event,) = program.run_events
         number = program.events.index(self.event)
         self.before, self.after = program.events[:number], program.events[number + 1 :]
         self.prepares = [step.prepare for step in program.early]
@@ -282,7 +282,7 @@ def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
         return False
     if program.bound or program.leaf_cells or any(program.hooked) or not can_chain(program):
         return False
-    if sum(type(event) is RunEvent for event in program.events) != 1:
+    if len(program.run_events) != 1:
         return False
     if not all(type(cell) in TRACKABLE_CELLS for cell in program.cells):
         return False
@@ -293,5 +293,4 @@ def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
     others = [*program.with_gradient, *program.without_gradient]
     if any(id(leaf) in changed for leaf in others) or program.with_gradient:
         return False
-    results = [leaf for leaf in program.leaves if isinstance(leaf, Result)]
-    return all(result.given < 0 for result in results)
+    return all(result.given < 0 for result in program.results)

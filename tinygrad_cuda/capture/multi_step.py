@@ -234,11 +234,8 @@ def _part(data: Node, step: int) -> Any:
 def _slice(data: Node, step: int) -> Any:
     """A copy of it, since a step may write to it."""
     part = _part(data, step)
-    node, device = part.cell.node, data.device
-    if device is CPU:
-        node.storage = np.array(node.storage, order="C")
-    else:
-        node.storage = duplicate(device, node.storage)
+    node = part.cell.node
+    node.storage = duplicate(data.device, node.storage)
     return part
 
 

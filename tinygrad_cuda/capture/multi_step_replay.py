@@ -9,15 +9,16 @@ Without it many steps of mlp_64 in one call take 745 % longer (H200).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.launch.graphs_by_address_replay import Addresses, GraphsByAddress
+from tinygrad_cuda.backend.launch.run_chain import Numbers
 from tinygrad_cuda.capture.frame_replay import ReplayFrame, RunEvent
 from tinygrad_cuda.capture.program import CapturedProgram
-from tinygrad_cuda.capture.results import Fresh, Result
+from tinygrad_cuda.capture.results import Fresh
 from tinygrad_cuda.capture.signature import Given
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
@@ -26,6 +27,11 @@ from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.engine.capture import Stale
 from tinygrad_cuda.engine.realize import lock_of
 from tinygrad_cuda.replay.switches import switches
+
+# Given a turn's number and the values of a replay, puts there the memory of that turn's arguments
+# and of what it returns.
+Put = Callable[[int, list[Any]], None]
+TurnNumbers = list[Numbers]  # of each run of a turn
 
 LENGTH = 32  # turns in one graph; even, since a loop's results alternate between two buffers
 SEGMENTS, VARIANTS = 64, 3  # graphs of a call's turns at most; how many may be on other addresses
@@ -41,7 +47,7 @@ class MultiStepReplay:
 
     def __init__(self, program: CapturedProgram) -> None:
         self.program = program
-        self.events = [event for event in program.events if isinstance(event, RunEvent)]
+        self.events = program.run_events
         self.device = self.events[0].device
         backend: Any = registry.get(self.device)
         self.backend = backend
@@ -60,10 +66,8 @@ class MultiStepReplay:
                     self.sizes[start + output] = event.executable.sizes[output]
             numbers = range(start, start + len(event.executable.results))
             self.outputs[event] = [same.get(number, number) for number in numbers]
-        self.gradients = {
-            g.output_spec.source for g in program.gradients if g.output_spec is not None
-        }
-        self.results = [x for x in program.leaves if isinstance(x, Result)]
+        self.gradients = gradient_sources(program)
+        self.results = program.results
         returned = {result.source for result in self.results}
         hidden = [k for k in self.sizes if k not in returned and k not in self.gradients]
         self.hidden = {k: backend.allocate(self.sizes[k]) for k in hidden}
@@ -88,16 +92,13 @@ class MultiStepReplay:
         last.append(storage.address)
         return storage
 
-    def run(
-        self, frame: ReplayFrame, count: int, put: Callable[[int, list[Any]], None]
-    ) -> tuple[int, list[Any]]:
+    def run(self, frame: ReplayFrame, count: int, put: Put) -> tuple[int, list[Any]]:
         """Runs up to `count` turns.
 
         Args:
             frame: from ``program.frame``, which has prepared the first turn.
             count: at least 1.
-            put: given a turn's number and the list of values, puts there the memory of the
-                arguments and of what is returned.
+            put: see `Put`.
 
         Returns:
             how many turns ran: fewer if the next one would be another program; the values.
@@ -121,17 +122,11 @@ class MultiStepReplay:
         with lock_of(self.device):
             return self._turns(frame, count, put, values), values
 
-    def _turns(
-        self,
-        frame: ReplayFrame,
-        count: int,
-        put: Callable[[int, list[Any]], None],
-        values: list[Any],
-    ) -> int:
+    def _turns(self, frame: ReplayFrame, count: int, put: Put, values: list[Any]) -> int:
         done = 0
         while done < count:
             length = min(count - done, LENGTH)
-            numbers: list[list[Sequence[Any]]] = []
+            numbers: list[TurnNumbers] = []
             try:
                 for turn in range(done, done + length):
                     numbers.append(self._host(frame, turn))
@@ -147,10 +142,10 @@ class MultiStepReplay:
             done += len(numbers)
         return done
 
-    def _host(self, frame: ReplayFrame, turn: int) -> list[Sequence[Any]]:
+    def _host(self, frame: ReplayFrame, turn: int) -> TurnNumbers:
         """What the host does in a turn; the numbers of its runs."""
         program = self.program
-        rows: list[Sequence[Any]] = []
+        rows: TurnNumbers = []
         if turn:
             for step in program.early:
                 step.prepare()
@@ -162,12 +157,7 @@ class MultiStepReplay:
         return rows
 
     def _start(
-        self,
-        done: int,
-        length: int,
-        numbers: list[list[Sequence[Any]]],
-        put: Callable[[int, list[Any]], None],
-        values: list[Any],
+        self, done: int, length: int, numbers: list[TurnNumbers], put: Put, values: list[Any]
     ) -> None:
         """Starts the turns whose numbers are computed, of a segment of this length.
 
@@ -202,13 +192,7 @@ class MultiStepReplay:
             self.graphs.keep(mark, chain)
         return chain
 
-    def _mark(
-        self,
-        done: int,
-        count: int,
-        put: Callable[[int, list[Any]], None],
-        values: list[Any],
-    ) -> Addresses:
+    def _mark(self, done: int, count: int, put: Put, values: list[Any]) -> Addresses:
         """Where turns are in a call, and all their addresses: two turns determine the others'."""
         marks: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
         for turn in range(done, done + min(count, 2)):
@@ -235,7 +219,7 @@ def multi_step_replay(program: CapturedProgram) -> MultiStepReplay | None:
 
 def can_chain(program: CapturedProgram) -> bool:
     """Whether all that a replay leaves behind is written in place, returned, or a gradient."""
-    events = [event for event in program.events if isinstance(event, RunEvent)]
+    events = program.run_events
     if not events or program.late or program.last or program.drawn:
         return False
     device = events[0].device
@@ -250,14 +234,18 @@ def can_chain(program: CapturedProgram) -> bool:
             slot = run.overwrites.get(output_spec.source - start)
             if slot is None or run.inputs[slot] != ("cell", index):
                 return False
-    results = [x for x in program.leaves if isinstance(x, Result)]
-    sources = {result.source for result in results if result.given < 0}
-    gradients = {g.output_spec.source for g in program.gradients if g.output_spec is not None}
+    sources = {result.source for result in program.results if result.given < 0}
+    gradients = gradient_sources(program)
     fresh = _fresh_outputs(program, events)
     simple = all(
         gradient.none or gradient.output_spec is not None for gradient in program.gradients
     )
     return simple and sources | gradients <= fresh and sources.isdisjoint(gradients)
+
+
+def gradient_sources(program: CapturedProgram) -> set[int]:
+    """The values that become gradients."""
+    return {g.output_spec.source for g in program.gradients if g.output_spec is not None}
 
 
 def _fresh_outputs(program: CapturedProgram, events: list[RunEvent]) -> set[int]:

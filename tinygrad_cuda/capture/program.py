@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.capture.frame_replay import GradientSlot, ReplayFrame, RunEvent, outputs_of
-from tinygrad_cuda.capture.results import Fresh, OutputSpec, OutputSpecs, ResultHistory, has_history
+from tinygrad_cuda.capture.results import Fresh, OutputSpec, OutputSpecs, Result
 from tinygrad_cuda.capture.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import uint8
@@ -114,6 +114,7 @@ class CapturedProgram:
         self.shown = output_specs.shown
         self.arguments = len(given.cells)
         self.leaves = [output_specs.result(leaf) for leaf in returned]
+        self.results = [leaf for leaf in self.leaves if isinstance(leaf, Result)]
         self.keys = [id(leaf) for leaf in returned]  # of the Tensors in `shown`
         self.structure = rebuilt(result, iter([None] * len(returned)))
         # A tuple, and nothing nested in it.
@@ -188,8 +189,6 @@ class CapturedProgram:
             source = self.capture.source(node.storage)
             if source == ("cell", index):
                 continue
-            if has_history(node):
-                raise ResultHistory
             self.written.append(index)
             run = source[1] if source[0] == "run" else -1
             self.writes.setdefault(run, []).append((index, OutputSpec(node, self._number(source))))
@@ -239,6 +238,7 @@ class CapturedProgram:
         """The events in order, with numbers wired to what supplies them."""
         self.early: list[Any] = []
         self.events: list[Event] = []
+        self.run_events: list[RunEvent] = []
         self.used = {self._number(source) for run in self.runs for source in run.inputs}
         self.used.update(output_spec.source for output_spec in output_specs.output_specs.values())
         self.used.update(
@@ -248,10 +248,12 @@ class CapturedProgram:
         calls = False
         for event in self.capture.events:
             if isinstance(event, CapturedRun):
-                number = sum(isinstance(other, RunEvent) for other in self.events)
+                number = len(self.run_events)
                 inputs = [self._number(source) for source in event.inputs]
                 unused = self._unused(event, self.offsets[number])
-                self.events.append(RunEvent(event, inputs, self.writes.pop(number, []), unused))
+                run_event = RunEvent(event, inputs, self.writes.pop(number, []), unused)
+                self.run_events.append(run_event)
+                self.events.append(run_event)
                 _supply(event.numbers)
             elif isinstance(event, Draws | HostDraw | Call):
                 self.events.append(event)
@@ -272,7 +274,6 @@ class CapturedProgram:
 
     def _lend_memory(self) -> None:
         """Lets the run that computes a new gradient have the memory of the old one."""
-        events = [event for event in self.events if isinstance(event, RunEvent)]
         for gradient in self.gradients:
             if gradient.output_spec is None or gradient.output_spec.source < self.offsets[0]:
                 continue
@@ -280,7 +281,7 @@ class CapturedProgram:
             output = gradient.output_spec.source - self.offsets[number]
             run = self.runs[number]
             if run.device is not CPU and output not in run.overwrites:
-                gradient.run, gradient.output = events[number], output
+                gradient.run, gradient.output = self.run_events[number], output
 
     # Running it -----------------------------------------------------------------------------------
 

@@ -17,17 +17,31 @@ Build = Callable[["Fresh"], Any]
 Steps = tuple[Any, ...]
 
 
+class ResultHistory(Exception):
+    """A result has a history that a gradient could pass through: no replay can give it."""
+
+
+def has_history(node: Node) -> bool:
+    """Whether a gradient could pass through."""
+    return node.requires_grad and node.spent is None
+
+
 class OutputSpec:
     """A cell that each replay makes again: everything about its node but the storage.
 
     Args:
-        node: realized, without a history that a gradient could pass through.
+        node: realized.
         source: number of its storage among the values of a replay.
+
+    Raises:
+        ResultHistory: a gradient could pass through the node's history.
     """
 
     __slots__ = ("op", "outputs", "device", "requires_grad", "site", "spent", "source")
 
     def __init__(self, node: Node, source: int) -> None:
+        if has_history(node):
+            raise ResultHistory
         self.op = node.op
         self.outputs, self.device, self.site = node.outputs, node.device, node.site
         self.requires_grad, self.spent = node.requires_grad, node.spent
@@ -85,15 +99,6 @@ class Fresh:
         return cell
 
 
-def has_history(node: Node) -> bool:
-    """Whether a gradient could pass through."""
-    return node.requires_grad and node.spent is None
-
-
-class ResultHistory(Exception):
-    """A result has a history that a gradient could pass through: no replay can give it."""
-
-
 class OutputSpecs:
     """Describes how to make again what a call has returned.
 
@@ -127,8 +132,6 @@ class OutputSpecs:
         spec = self.output_specs.get(cell)
         if spec is None:
             node = cell.node
-            if has_history(node):
-                raise ResultHistory
             spec = self.output_specs[cell] = OutputSpec(node, self.source(node.storage))
         return spec
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.errors import CompileError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
@@ -483,8 +485,7 @@ def _set_apart(cell: Any) -> None:
     """Gives a cell a storage of its own with the same content."""
     old = cell.node
     own = node_made(old.op, (), old.attributes, old.outputs, old.device, False, old.site)
-    cpu = old.device.kind == "cpu"
-    own.storage = old.storage.copy() if cpu else duplicate(old.device, old.storage)
+    own.storage = duplicate(old.device, old.storage)
     if old.requires_grad:
         own.requires_grad, own.sources, own.spent = True, old.sources, old.spent
     cell.node = own
@@ -492,7 +493,9 @@ def _set_apart(cell: Any) -> None:
 
 
 def duplicate(device: Device, storage: Any) -> Any:
-    """Memory of its own with the same content, on a device whose plans overwrite."""
+    """Memory of its own with the same content."""
+    if device is CPU:
+        return np.array(storage, order="C")
     backend: Any = registry.get(device)
     copy = backend.allocate(storage.nbytes)
     backend.copy(copy, storage)
