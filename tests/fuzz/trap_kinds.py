@@ -117,6 +117,9 @@ KINDS = [
     _kind("a replaced class method", "class Box_N:\n    @classmethod\n    def m(cls):\n"
           "        return 2.0", "Box_N.m()",
           "old = Box_N.m()\nBox_N.m = classmethod(lambda cls: old + 1)"),
+    _kind("a class method hidden by a class below", "class A_N:\n    @classmethod\n"
+          "    def m(cls):\n        return 2.0\nclass B_N(A_N):\n    pass", "B_N.m()",
+          "old = B_N.m()\nB_N.m = classmethod(lambda cls: old + 1)"),
     _kind("another __class__", "class A_N:\n    v = 2.0\nclass B_N:\n    v = 3.0\na_N = A_N()",
           "a_N.v", "a_N.__class__ = B_N if type(a_N) is A_N else A_N"),
     _kind("another __class__, by a method", "class A_N:\n    def m(self):\n        return 2.0\n"
@@ -125,6 +128,11 @@ KINDS = [
     _kind("a descriptor", "class Field_N:\n    def __get__(self, thing, owner):\n"
           "        return self.v\nclass Box_N:\n    f = Field_N()\nbox_N = Box_N()\n"
           "vars(Box_N)['f'].v = 2.0", "box_N.f", "vars(Box_N)['f'].v += 1"),
+    _kind("a descriptor hidden by a class below", "class Field_N:\n"
+          "    def __init__(self, v):\n        self.v = v\n"
+          "    def __get__(self, thing, owner):\n        return self.v\n"
+          "class A_N:\n    f = Field_N(2.0)\nclass B_N(A_N):\n    pass\nb_N = B_N()",
+          "b_N.f", "B_N.f = Field_N(b_N.f + 1)"),
     _kind("__getattr__", "class Box_N:\n    def __init__(self):\n        self.table = {'v': 2.0}\n"
           "    def __getattr__(self, name):\n        return self.table[name]\nbox_N = Box_N()",
           "box_N.v", "box_N.table['v'] += 1"),

@@ -44,7 +44,6 @@ from tinygrad_cuda.replay.guards.bytecode import BY_TEXT, MATCHED, codes, only_w
 from tinygrad_cuda.replay.guards.kinds import kinds
 from tinygrad_cuda.replay.guards.states import generators, moves, state_of
 from tinygrad_cuda.replay.guards.values import (
-    FUNCTION,
     NOTHING,
     PLAIN,
     RAW,
@@ -98,6 +97,8 @@ UNUSED = frozenset({
 TESTS = frozenset({"isinstance", "issubclass", MATCHED})
 CACHED = lru_cache(int)
 MAKING = frozenset({"__new__", "__init__", "__post_init__"})
+# Descriptors that a class itself gives each time as one and the same thing.
+SHOWN = (FunctionType, property, cached_property, staticmethod)
 # What this package calls of classes that a user makes from its own.
 CALLED = frozenset({"forward", "backward", "setup_context", "vmap", "jvp"})
 # What code may ask of functions and classes that is no attribute which they hold.
@@ -283,14 +284,12 @@ class _Search:
 
     def _take_own_names(self) -> None:
         """What code asks of functions and classes themselves: ``f.__name__``."""
-        for name in OF_FUNCTIONS:
-            if (name, True) in self.names:
-                for function in self.functions:
-                    self._take(Name(name, function, getattr(referent(function), name)))
-        for name in OF_CLASSES:
-            if (name, True) in self.names:
-                for kind in [kind for one in self.objects for kind in one.own]:
-                    self._take(Name(name, kind, getattr(kind, name)))
+        classes = [kind for one in self.objects for kind in one.own]
+        for names, owners in ((OF_FUNCTIONS, self.functions), (OF_CLASSES, classes)):
+            for name in names:
+                if (name, True) in self.names:
+                    for owner in owners:
+                        self._take(Name(name, owner, getattr(referent(owner), name)))
 
     def _take_states(self) -> None:
         """What functions of C refer to beside their attributes."""
@@ -334,14 +333,12 @@ class _Search:
 
     def _refuse_states(self) -> None:
         """A step changes what an optimizer keeps, in replays, too: no name has its counts."""
+        refusal = "state", "it reads the state of an optimizer"
         for names, code in self.chains:
             for name, attribute in pairwise(names):
                 thing = self.optimizers.get(name)
                 if attribute == "state" and thing is not None and not self._steps_itself(thing):
-                    self.collected.refused_codes[code] = (
-                        "state",
-                        "it reads the state of an optimizer",
-                    )
+                    self.collected.refused_codes[code] = refusal
 
     # What is reached ------------------------------------------------------------------------------
 
@@ -399,7 +396,7 @@ class _Search:
         elif kind is not CodeType and _is_foreign(kind):
             what = f"{kind.__module__}.{kind.__name__}, an array of another library"
             self.collected.refused.append((name, f"it names a {what}"))
-        elif not issubclass(kind, (ModuleType, type)) or self._is_own(value):
+        elif not issubclass(kind, (ModuleType, type, BuiltinFunctionType)) or self._is_own(value):
             self._visit_object(name, value, weak)
 
     def _visit_object(self, name: str, value: Any, weak: Any) -> None:
@@ -542,19 +539,15 @@ class _Search:
 
     def _take_global(self, name: str, namespace: dict[str, Any], read: bool) -> None:
         """A global, or a builtin, which no global may hide."""
-        if name not in namespace:
-            builtins = namespace.get("__builtins__", {})
-            builtins = vars(builtins) if isinstance(builtins, ModuleType) else builtins
-            if name not in builtins:
-                self._take(Name(name, namespace, NOTHING))
-                return
-            self._take(Name(name, namespace, NOTHING))
-            named = Name(name, builtins, builtins[name])
-            if self._compare(named) and type(named.value) not in (BuiltinFunctionType, type):
-                self.wait(name, named.value)
+        if name in namespace:
+            self._take(Name(name, namespace, namespace[name]), read)
+            self._take_context(namespace[name])
             return
-        self._take(Name(name, namespace, namespace[name]), read)
-        self._take_context(namespace[name])
+        self._take(Name(name, namespace, NOTHING))
+        builtins = namespace.get("__builtins__", {})
+        builtins = vars(builtins) if isinstance(builtins, ModuleType) else builtins
+        if name in builtins:
+            self._take(Name(name, builtins, builtins[name]))
 
     def _take_context(self, value: Any) -> None:
         """What decimal numbers are rounded to belongs to the thread, how to warn to a module."""
@@ -722,19 +715,12 @@ class _Search:
         """A descriptor of a class: it must not be replaced, nor hidden by a class below."""
         is_class = issubclass(type(one.thing), type)
         below = one.thing if is_class and owner in one.thing.__mro__ else type(one.thing)
-        kind = type(value)
-        if kind in (FunctionType, property, cached_property):
-            named = Name(name, below, value)
-        elif kind is staticmethod:
-            named = Name(name, below, value.__func__)
-        elif kind is classmethod:
-            named = Name(name + FUNCTION, below, value.__func__)
-        else:
-            named = Name(name, Fields(owner), value)
-        if named.now() is named.value:
-            self._take(named)
-        else:  # a class between, or the class of a class, has another one
-            self._take(Name(name, Fields(owner), value))
+        shown = value.__func__ if type(value) is staticmethod else value
+        if type(value) in SHOWN and getattr(below, name, NOTHING) is shown:
+            self._take(Name(name, below, shown))
+            return
+        for kind in below.__mro__[: below.__mro__.index(owner) + 1]:
+            self._take(Name(name, Fields(kind), vars(kind).get(name, NOTHING)))
 
     def _look_up_missing(self, name: str, one: _Reached) -> None:
         """An attribute that an object may get."""

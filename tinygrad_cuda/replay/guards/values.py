@@ -27,7 +27,6 @@ ARRAY = 1 << 20  # bytes of a NumPy array, and
 MANY = 1000  # elements of a container, from which on a report names it
 # What can stand behind a dot as it is; identifiers of other letters are normalized there.
 ATTRIBUTE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-FUNCTION = ".__func__"  # behind the name of a class method
 POINTER: type = ctypes._Pointer
 CTYPES: tuple[type, ...] = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 RAW = (bytearray, memoryview, array.array, mmap.mmap, np.ndarray, np.void, POINTER, *CTYPES)
@@ -99,8 +98,7 @@ class Name(NamedTuple):
                 return owner is None
         if name == "type()":
             return type(owner)
-        value = getattr(owner, name.removesuffix(FUNCTION), NOTHING)
-        return getattr(value, "__func__", NOTHING) if name.endswith(FUNCTION) else value
+        return getattr(owner, name, NOTHING)
 
     def holds(self) -> bool:
         """Whether the value is the same at this moment."""
