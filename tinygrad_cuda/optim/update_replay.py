@@ -234,10 +234,8 @@ class Updates:
         if template is None:
             template = _templates[key] = _joined(key)
         lines, device = (self.site,), self.inputs[0].device
-        assert template.heads is not None  # each result is an `assign`, which no other reads
-        results = Deferred(template, tuple(self.inputs), device, lines).results(
-            template.heads, lines
-        )
+        # It has heads: each result is an `assign`, which no other reads.
+        results = Deferred(template, tuple(self.inputs), device, lines).results(lines)
         local.recorder.recorded += template.length
         for cell, node in zip(self.cells, results):
             cell.put(node)

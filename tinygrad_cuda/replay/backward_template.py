@@ -81,7 +81,7 @@ def _recognised(
     if template is None:
         return pass_by_rules(outputs, seeds, wanted, retain_graph)
     if template is not _missing:
-        if occasion.calls and template.template.heads is not None:
+        if occasion.calls and template.heads is not None:
             return template.deferred(occasion, retain_graph)
         return template.recorded(occasion, retain_graph)
     order = history(outputs)
@@ -273,7 +273,10 @@ class BackwardTemplate:
         occasion: a pass with this structure, its calls recorded.
     """
 
-    __slots__ = ("template", "lines", "wanted", "passed", "single", "ends", "inside", "_where")
+    __slots__ = (
+        "template", "heads", "chosen", "lines", "wanted", "passed", "single", "ends", "inside",
+        "_where",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -284,6 +287,7 @@ class BackwardTemplate:
         occasion: Occasion,
     ) -> None:
         self.template, self._where = template, where
+        self.heads, self.chosen = template.heads, template.chosen
         wanted, self.passed = ends
         # A call's nodes carry its result's line.
         results: dict[int, int] = {}
@@ -309,7 +313,7 @@ class BackwardTemplate:
                 self.ends.append(unit)
         for number, unit in results.items():
             if unit in self.ends:
-                self.inside[number].append(occasion.calls[number].origin.template.chosen[0])
+                self.inside[number].append(occasion.calls[number].origin.chosen[0])
 
     def expanded(self, call: Deferred) -> list[Node]:
         """All nodes of such a pass that waits; those of the calls that it reads are recorded."""
@@ -337,15 +341,15 @@ class BackwardTemplate:
         nodes = self.template(inputs, device, self._lines(units))
         if not retain_graph:
             spend([inputs[index] for index in self.passed])
-        chosen = zip(self.wanted, self.template.chosen)
+        chosen = zip(self.wanted, self.chosen)
         return {units[index]: nodes[position] for index, position in chosen}
 
     def deferred(self, occasion: Occasion, retain_graph: bool) -> dict[Node, Node]:
         """The gradients by node, whose sources are recorded when somebody looks at them."""
         units, calls = occasion.units, tuple(occasion.calls)
-        assert occasion.device is not None and self.template.heads is not None
+        assert occasion.device is not None
         waiting = Deferred(self, tuple(units), occasion.device, (), calls)
-        results = waiting.results(self.template.heads, self._lines(units))
+        results = waiting.results(self._lines(units))
         if not retain_graph:
             line = user_site()
             for call, positions in zip(calls, self.inside):

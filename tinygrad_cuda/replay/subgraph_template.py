@@ -6,6 +6,7 @@ It holds no node: only ops, attributes, outputs, and the position of each node's
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 from weakref import ref
@@ -44,9 +45,7 @@ class SubgraphTemplate:
         Unfit: it contains a value, a function, or a leaf that arrives from elsewhere.
     """
 
-    __slots__ = (
-        "steps", "chosen", "length", "checks", "heads", "_ruled",
-    )  # fmt: skip
+    __slots__ = ("steps", "chosen", "length", "checks", "heads", "_ruled")
 
     def __init__(
         self,
@@ -90,11 +89,6 @@ class SubgraphTemplate:
             ]
         self._ruled = tuple(dict.fromkeys(node.op for node in made if node.requires_grad))
 
-    @property
-    def template(self) -> SubgraphTemplate:
-        """Itself, as what a call is of."""
-        return self
-
     def rules(self) -> tuple[Any, ...]:
         """The gradients of its ops: part of what says how a backward pass through it looks."""
         return tuple(map(_gradient_of, self._ruled))
@@ -122,6 +116,7 @@ _FOREIGN = frozenset((common.buffer, common.variable))
 # Calls that wait ----------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class Deferred:
     """A call of a template whose nodes are recorded only when somebody looks at them.
 
@@ -130,7 +125,7 @@ class Deferred:
     what is there then is what would have been recorded at once. A plan lookup does not read them.
 
     Args:
-        origin: a `SubgraphTemplate`, or a backward pass's, which has one as `template` and gives
+        origin: a `SubgraphTemplate`, or a backward pass's: both have `heads` and `chosen`, and give
             all nodes by `expanded`.
         inputs: the nodes from which it begins.
         device: where.
@@ -143,33 +138,21 @@ class Deferred:
         used: the backward pass that used its history: its line, and the indices it has passed.
     """
 
-    __slots__ = (
-        "origin", "inputs", "device", "lines", "calls", "codes", "ends", "used", "_nodes",
-    )  # fmt: skip
+    origin: Any
+    inputs: tuple[Node, ...]
+    device: Device
+    lines: Sequence[RawSite | None]
+    calls: tuple[Deferred, ...] = ()
+    codes: Sequence[tuple[int, int]] = ()
+    ends: Sequence[ref[Node]] = ()
+    used: tuple[RawSite | None, Sequence[int]] | None = None
+    _nodes: list[Node] | None = None
 
-    def __init__(
-        self,
-        origin: Any,
-        inputs: tuple[Node, ...],
-        device: Device,
-        lines: Sequence[RawSite | None],
-        calls: tuple[Deferred, ...] = (),
-    ) -> None:
-        self.origin = origin
-        self.inputs = inputs
-        self.device = device
-        self.lines = lines
-        self.calls = calls
-        self.codes: Sequence[tuple[int, int]] = ()
-        self.ends: list[ref[Node]] = []
-        self.used: tuple[RawSite | None, Sequence[int]] | None = None
-        self._nodes: list[Node] | None = None
-
-    def results(self, heads: Sequence[Any], lines: Sequence[RawSite | None]) -> list[Node]:
+    def results(self, lines: Sequence[RawSite | None]) -> list[Node]:
         """The results, in the order of the template's `heads`, with their lines."""
         nodes: list[Node] = []
         add, new, device = nodes.append, object.__new__, self.device
-        for op, attributes, outputs, shape, dtype, needs, line in heads:
+        for op, attributes, outputs, shape, dtype, needs, line in self.origin.heads:
             node: Node = new(ResultNode)
             node.op = op
             node.attributes = attributes
@@ -199,7 +182,7 @@ class Deferred:
             line, indices = self.used
             for index in indices:
                 common.spend(nodes[index], line)
-        for index, reference in zip(self.origin.template.chosen, self.ends):
+        for index, reference in zip(self.origin.chosen, self.ends):
             end = reference()
             if end is not None:
                 if end.storage is None:

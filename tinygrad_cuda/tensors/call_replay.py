@@ -43,13 +43,11 @@ class _TemplatedCall(NamedTuple):
 
     Attributes:
         template: of all nodes; its inputs are the Tensors of the call.
-        heads: what its one result has besides its sources.
         strides: of the Tensor that it gives.
         checks: positions of checks, with the text of each one's error.
     """
 
     template: SubgraphTemplate
-    heads: list[Any]
     strides: Any
     checks: list[tuple[int, str, str, str]]
 
@@ -195,7 +193,7 @@ def _repeated(
         waiting.codes = [
             (k, register_check(op, what, site, domain)) for k, op, what, domain in call.checks
         ]
-    (node,) = waiting.results(call.heads, lines)
+    (node,) = waiting.results(lines)
     return pending(node, recorder, call.strides, template.length)
 
 
@@ -233,7 +231,7 @@ def _made(
         except Exception:
             # It looks at a value, say; an error of the call itself is raised again.
             return None
-        return _TemplatedCall(template, template.heads, result._strides, checks)
+        return _TemplatedCall(template, result._strides, checks)
 
 
 def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:
