@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.core.config import PRECISIONS, ROUNDED, settings
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.engine.plan import use_matmul_precision
+from tinygrad_cuda.engine.plan import decide
 from tinygrad_cuda.engine.realize import realize_all
 
 _attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": True}
@@ -37,7 +37,7 @@ def set_float32_matmul_precision(precision: str) -> None:
             actual=repr(precision),
         )  # fmt: skip
     realize_all()
-    use_matmul_precision(precision)
+    decide("matmul_precision", precision)
 
 
 def get_float32_matmul_precision() -> str:

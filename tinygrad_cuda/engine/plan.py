@@ -150,37 +150,15 @@ cache = PlanCache()
 forgetting: list[Callable[[], None]] = []
 
 
-def use_matmul_precision(precision: str) -> None:
-    """Computes products of float32 so from here on.
+def decide(field: str, value: str) -> None:
+    """Changes a setting that plans depend on, from here on.
 
     Plans are looked up by the calls that record them, which do not say it: all are forgotten.
 
     Args:
-        precision: one of `config.PRECISIONS`.
+        field: of `settings`, such as ``matmul_precision``.
+        value: one of those in `config`; empty leaves the choice to the model of time.
     """
-    decide("matmul_precision", precision)
-
-
-def use_matmul_tier(tier: str) -> None:
-    """Makes products of matrices by this tier from here on.
-
-    Args:
-        tier: one of `config.MATMUL_TIERS`; empty leaves the choice to the model of time.
-    """
-    decide("matmul_tier", tier)
-
-
-def use_provider(provider: str) -> None:
-    """Has a library make products of matrices on GPUs from here on.
-
-    Args:
-        provider: one of `config.PROVIDERS`; empty has generated kernels make them.
-    """
-    decide("provider", provider)
-
-
-def decide(field: str, value: str) -> None:
-    """Changes a setting that plans depend on: all are forgotten."""
     if getattr(settings, field) != value:
         setattr(settings, field, value)
         cache.clear()

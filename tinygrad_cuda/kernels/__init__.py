@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.libraries import cublas
 from tinygrad_cuda.core.config import MATMUL_TIERS, PROVIDERS, settings
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError
-from tinygrad_cuda.engine.plan import use_matmul_tier, use_provider
+from tinygrad_cuda.engine.plan import decide
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.kernels.restored import Restored
 from tinygrad_cuda.kernels.tuning import TunedKernel, choices, tune
@@ -48,8 +50,8 @@ def use(op: str, tier: str | None) -> Restored:
         )  # fmt: skip
     realize_all()
     before = settings.matmul_tier
-    use_matmul_tier(tier or "")
-    return Restored(use_matmul_tier, before)
+    decide("matmul_tier", tier or "")
+    return Restored(partial(decide, "matmul_tier"), before)
 
 
 def provider(name: str | None) -> Restored:
@@ -92,8 +94,8 @@ def provider(name: str | None) -> Restored:
         cublas.bindings()
     realize_all()
     before = settings.provider
-    use_provider(name or "")
-    return Restored(use_provider, before)
+    decide("provider", name or "")
+    return Restored(partial(decide, "provider"), before)
 
 
 __all__ = ["TIERS", "TunedKernel", "choices", "provider", "tune", "use"]
