@@ -21,3 +21,21 @@ def function_from(text: str, names: dict[str, Any]) -> Any:
     exec(compile(text, "<a generated function>", "exec"), names, defined)
     (function,) = defined.values()
     return function
+
+
+def refusal(*conditions: str) -> str:
+    """The line of a guard that refuses what is given where one of these is true."""
+    return f"if {' or '.join(conditions)}: return None"
+
+
+def guard_from(head: str, lines: list[str], names: dict[str, Any]) -> Any:
+    """A function that returns None where a line does, or where taking something apart fails.
+
+    Args:
+        head: its name and its arguments.
+        lines: of its body: a thing of other parts, or without an attribute, may raise in them.
+        names: the globals of the function.
+    """
+    body = "\n        ".join(lines)
+    fails = "except (ValueError, AttributeError, KeyError, TypeError):\n        return None"
+    return function_from(f"def {head}:\n    try:\n        {body}\n    {fails}\n", names)

@@ -14,7 +14,7 @@ from typing import Any
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Number, structure
-from tinygrad_cuda.replay.generated_functions import function_from
+from tinygrad_cuda.replay.generated_functions import guard_from, refusal
 from tinygrad_cuda.replay.subgraph_template import Deferred
 
 
@@ -43,7 +43,10 @@ class GuardMatch:
     codes: list[Number]
 
 
-def guard_over(match: GuardMatch, wanted: list[Node]) -> Callable[[list[Node]], GuardMatch | None]:
+Guard = Callable[[list[Node]], GuardMatch | None]  # given roots
+
+
+def guard_over(match: GuardMatch, wanted: list[Node]) -> Guard:
     """A function that gives the graph behind other roots, if it is as the one behind these.
 
     Args:
@@ -79,7 +82,7 @@ class _GuardWriter:
     def refuse(self, *conditions: str) -> None:
         """A graph for which one of these is true is another one."""
         if conditions:
-            self.lines.append(f"if {' or '.join(conditions)}: return None")
+            self.lines.append(refusal(*conditions))
 
     def take(self, nodes: list[Node] | tuple[Node, ...], source: str) -> None:
         """Gives names to nodes that are reached together."""
@@ -233,19 +236,13 @@ class _GuardWriter:
         outputs, recorded = f"{self.names[node]}.outputs", self.know(node.outputs)
         return f"{outputs} is not {recorded} and {outputs} != {recorded}"
 
-    def made(self) -> Callable[[list[Node]], GuardMatch | None]:
-        """The function. Where a call has other numbers of things, a node another attribute, or
-        there is no call, taking them apart fails."""
-        body = "\n        ".join(self.lines)
-        text = (
-            "def walk(wanted):\n    try:\n        " + body + "\n"
-            "    except (ValueError, KeyError, AttributeError):\n        return None\n"
-        )
+    def made(self) -> Guard:
+        """The function."""
         names: dict[str, Any] = {
             "GuardMatch": GuardMatch, "NO_ATTRIBUTES": NO_ATTRIBUTES, "structure": structure,
         }  # fmt: skip
         names |= {f"k{number}": thing for number, thing in enumerate(self.constants)}
-        walk: Callable[[list[Node]], GuardMatch | None] = function_from(text, names)
+        walk: Guard = guard_from("walk(wanted)", self.lines, names)
         return walk
 
 

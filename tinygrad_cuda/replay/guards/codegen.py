@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.replay.generated_functions import function_from
+from tinygrad_cuda.replay.generated_functions import guard_from, refusal
 from tinygrad_cuda.replay.guards.values import MAPPINGS, RAW, Contents, Inside, Names
 
 SINGLY = 32  # elements of a container that are looked at by an instruction each
@@ -34,18 +34,15 @@ def looking(
     constants: dict[str, Any] = {**around, "Cell": Cell}
     count = len(args)
     # Of another count of arguments ValueError is raised.
-    lines = [f"{_each('a{}', count)}, = args" if count else _refuse("args")]
+    lines = [f"{_each('a{}', count)}, = args" if count else refusal("args")]
     for number, tensor in enumerate(args):
         lines += _argument(number, tensor, constants)
     if count > 1:  # two of the arguments' cells may not be one
-        lines.append(_refuse(f"len({{{_each('c{}', count)}}}) != {count}"))
+        lines.append(refusal(f"len({{{_each('c{}', count)}}}) != {count}"))
     lines += _names(names, constants)
-    lines.append(_refuse(*others))
+    lines.append(refusal(*others))
     lines.append(f"return [{_each('s{}', count)}]")
-    # A variable of a closure or an attribute that has been deleted.
-    lines = ["try:", *(f"    {line}" for line in lines)]
-    lines += ["except (ValueError, AttributeError, KeyError, TypeError):", "    return None"]
-    look: Look = function_from("def look(args):\n    " + "\n    ".join(lines), constants)
+    look: Look = guard_from("look(args)", lines, constants)
     return look
 
 
@@ -59,17 +56,17 @@ def _argument(number: int, tensor: Any, constants: dict[str, Any]) -> list[str]:
         f"strides{number}": tensor._strides,
     }  # fmt: skip
     return [
-        _refuse(
+        refusal(
             f"type({a}) is not {kind}",
             f"{a}.chain",
             f"{a}._strides != strides{number}" if tensor._strides else f"{a}._strides",
         ),
         f"{c} = {a}.cell",
         # The function's own state is tracked, so that its cells are no plain ones.
-        _refuse(f"type({c}) is not Cell and {c} in state"),
+        refusal(f"type({c}) is not Cell and {c} in state"),
         f"{n} = {c}.node",
         f"{s} = {n}.storage",
-        _refuse(
+        refusal(
             f"{s} is None",
             f"{n}.device is not {device}",
             f"{n}.requires_grad",
@@ -85,7 +82,7 @@ def _names(names: Names, constants: dict[str, Any]) -> list[str]:
         constants |= {
             f"owner{number}": named.owner, f"value{number}": named.value, f"name{number}": named,
         }  # fmt: skip
-        lines.append(_refuse(named.differs(number)))
+        lines.append(refusal(named.differs(number)))
     for number, contents in enumerate(names.contents):
         lines += _holds(number, contents, constants)
     return lines
@@ -96,7 +93,7 @@ def _holds(number: int, contents: Contents, constants: dict[str, Any]) -> list[s
     container, items, holder = contents.container, contents.items, f"holder{number}"
     if len(items) > SINGLY or issubclass(type(container), (*RAW, Inside, weakref.ref)):
         constants[holder] = contents
-        return [_refuse(f"not {holder}.holds()")]
+        return [refusal(f"not {holder}.holds()")]
     constants[holder] = container
     if issubclass(type(container), MAPPINGS):
         keys, values = items[: len(items) // 2], items[len(items) // 2 :]
@@ -108,18 +105,13 @@ def _holds(number: int, contents: Contents, constants: dict[str, Any]) -> list[s
 def _are(now: str, name: str, elements: list[Any], constants: dict[str, Any]) -> list[str]:
     """What can be iterated must give these things; ValueError says that it gives more or less."""
     if not elements:
-        return [_refuse(f"len({now})")]
+        return [refusal(f"len({now})")]
     constants |= {f"{name}_{number}": element for number, element in enumerate(elements)}
     numbers = range(len(elements))
     return [
         f"{_each('i{}', len(elements))}, = {now}",
-        _refuse(*(f"i{number} is not {name}_{number}" for number in numbers)),
+        refusal(*(f"i{number} is not {name}_{number}" for number in numbers)),
     ]
-
-
-def _refuse(*conditions: str) -> str:
-    """Another call, if one of these is true."""
-    return f"if {' or '.join(conditions)}: return None"
 
 
 def _each(pattern: str, count: int) -> str:
