@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -22,6 +23,7 @@ from tinygrad_cuda.engine.realize import lock_of, realize_cell
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
 
+Writes = list[tuple[int, OutputSpec]]  # numbers of cells, and what they hold afterwards
 node_of = attrgetter("node")
 storage_of = attrgetter("storage")
 outputs_of = attrgetter("outputs")
@@ -78,7 +80,7 @@ class ReplayFrame:
             line = describe_site(old.site)
             print(f"compile: copied before it is overwritten: {line}", file=sys.stderr)
 
-    def write(self, writes: list[tuple[int, OutputSpec]]) -> None:
+    def write(self, writes: Writes) -> None:
         """Puts new values into cells that were there before."""
         cells, nodes, values = self.cells, self.nodes, self.values
         for index, output_spec in writes:
@@ -104,11 +106,7 @@ class RunEvent:
     )  # fmt: skip
 
     def __init__(
-        self,
-        run: CapturedRun,
-        inputs: list[int],
-        writes: list[tuple[int, OutputSpec]],
-        unused: list[int],
+        self, run: CapturedRun, inputs: list[int], writes: Writes, unused: list[int]
     ) -> None:
         self.device, self.lock, self.executable = run.device, lock_of(run.device), run.executable
         self.copies = [slot for slot, source in enumerate(run.inputs) if source[0] == "copy"]
@@ -131,6 +129,7 @@ class RunEvent:
         frame.write(self.writes)
 
 
+@dataclass(slots=True, eq=False)
 class GradientSlot:
     """A leaf whose gradient a call leaves as a fresh Tensor, or drops.
 
@@ -139,15 +138,13 @@ class GradientSlot:
         run, output: what computes the new gradient, if its memory may be the old one's.
     """
 
-    __slots__ = ("leaf", "output_spec", "build", "none", "previous", "run", "output")
-
-    def __init__(
-        self, leaf: Any, output_spec: OutputSpec | None, build: Callable[[Fresh], Any], none: bool
-    ) -> None:
-        self.leaf, self.output_spec, self.build, self.none = leaf, output_spec, build, none
-        self.previous: Any = None
-        self.run: RunEvent | None = None
-        self.output = 0
+    leaf: Any
+    output_spec: OutputSpec | None
+    build: Callable[[Fresh], Any]
+    none: bool
+    previous: Any = None
+    run: RunEvent | None = None
+    output: int = 0
 
     def drop(self) -> None:
         """Frees the old gradient's memory before the plan wants it, if nobody else holds it."""

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.capture.compiled import ATTEMPTS, Compiled
-from tinygrad_cuda.capture.frame_replay import ReplayFrame
+from tinygrad_cuda.capture.compiled import ATTEMPTS, Compiled, Ready
 from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, whole_words
 from tinygrad_cuda.capture.results import Result
 from tinygrad_cuda.capture.signature import Given
@@ -166,24 +165,17 @@ class Steps(Compiled):
             ready = self.ready(*step(result.done, _part))
             if ready is None:
                 return False
-            turns, given, frame = ready
-            sources = [x.source for x in turns.results]
+            sources = [x.source for x in ready.turns.results]
             if min(sources, default=0) < 0 or len(set(sources)) < len(sources):
                 return False
             try:
-                return self._run_turns(turns, given, frame, data, result)
+                return self._run_turns(ready, data, result)
             except OutOfMemoryError as error:
-                raise turns.program.named(error) from None
+                raise ready.turns.program.named(error) from None
 
-    def _run_turns(
-        self,
-        turns: MultiStepReplay,
-        given: Given,
-        frame: ReplayFrame,
-        data: list[Node],
-        result: _Results,
-    ) -> bool:
+    def _run_turns(self, ready: Ready, data: list[Node], result: _Results) -> bool:
         """Runs the steps that remain, as far as they are of one program."""
+        turns = ready.turns
         if not result.expect(turns):
             return False
         first, targets = result.done, result.targets(turns)
@@ -194,8 +186,8 @@ class Steps(Compiled):
             for number, whole in targets:
                 values[number] = _row(whole.node, first + turn)
 
-        done, values = turns.run(frame, self.count - first, put)
-        turns.finish(given, values)
+        done, values = turns.run(ready.frame, self.count - first, put)
+        turns.finish(ready.given, values)
         result.done += done
         return True
 
@@ -400,21 +392,17 @@ def _turned(call: Compiled, state: tuple[Any, ...], count: int) -> tuple[int, An
     """Turns of a loop with a recorded program: how many, and what the last one returned."""
     with call._lock:
         ready = call.ready(state, {})
-        if ready is None:
-            return 0, None
-        turns, given, frame = ready
-        if not _goes_round(turns, given):
+        if ready is None or not _goes_round(ready.turns, ready.given):
             return 0, None
         try:
-            return _turn_round(turns, given, frame, count)
+            return _turn_round(ready, count)
         except OutOfMemoryError as error:
-            raise turns.program.named(error) from None
+            raise ready.turns.program.named(error) from None
 
 
-def _turn_round(
-    turns: MultiStepReplay, given: Given, frame: ReplayFrame, count: int
-) -> tuple[int, Any]:
+def _turn_round(ready: Ready, count: int) -> tuple[int, Any]:
     """Runs turns whose results are the next one's arguments."""
+    turns, given, frame = ready
     results = turns.results
     # A result is written to one buffer while the turn reads the other.
     buffers = {

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
@@ -105,9 +106,8 @@ class CapturedProgram:
         self.capture = capture
         self.constants = list(capture.constants)
         self.drawn = capture.drawn  # numbers of constants that each replay draws
-        self.offsets = [len(capture.cells) + len(self.constants)]
-        for run in self.runs:
-            self.offsets.append(self.offsets[-1] + run.outputs)
+        first = len(capture.cells) + len(self.constants)
+        self.offsets = [*accumulate((run.outputs for run in self.runs), initial=first)]
         output_specs = OutputSpecs(self._number_of, capture.cells, given)
         returned = leaves(result)
         self.builds = [output_specs.of(leaf) for leaf in returned]

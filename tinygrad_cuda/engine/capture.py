@@ -149,22 +149,21 @@ class Draws:
             numbers[position] = seed if offset is None else first + offset
 
 
+@dataclass(slots=True, eq=False)
 class HostDraw:
     """A constant that NumPy draws anew in each replay.
 
     Args:
         draw: gives the array from the seed and number of a random node.
         device: where the array goes.
-        seed, number: those of the first call, with where a replay gets them from.
+        numbers: seed and number of the first call, with where a replay gets them from.
         constant: its number among the constants, which follow the cells in a replay's values.
     """
 
-    def __init__(
-        self, draw: Callable[[int, int], Any], device: Device, seed: int, number: int, constant: int
-    ) -> None:
-        self.draw, self.device = draw, device
-        self.numbers = [seed, number]
-        self.constant = constant
+    draw: Callable[[int, int], Any]
+    device: Device
+    numbers: list[int]
+    constant: int
 
     def __call__(self, frame: Any) -> None:
         array = self.draw(*self.numbers)
@@ -356,7 +355,7 @@ class Capture:
             draw, device, seed, number: see `HostDraw`.
         """
         constant = self.source(storage)[1]
-        self.events.append(HostDraw(draw, device, seed, number, constant))
+        self.events.append(HostDraw(draw, device, [seed, number], constant))
         self.drawn.add(constant)
 
     def seeded(self, generator: Any) -> None:

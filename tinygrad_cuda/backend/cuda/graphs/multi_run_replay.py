@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -45,14 +46,10 @@ class MultiRunGraph(RunChain):
         self.turn, self.length, self.origin = programs, length, origin
         self.programs = [*programs] * length
         self.frames = [program.new_frame() for program in self.programs]
-        self.starts = [0]
-        for program in self.programs:
-            self.starts.append(self.starts[-1] + len(program.launches))
+        self.starts = [*accumulate((len(one.launches) for one in self.programs), initial=0)]
         self.added = 0  # runs, since the last start
         # The numbers of all runs, where each run's begin, their memory, and what is there.
-        self.offsets = [0]
-        for program in self.programs:
-            self.offsets.append(self.offsets[-1] + program.numbers.nbytes)
+        self.offsets = [*accumulate((one.numbers.nbytes for one in self.programs), initial=0)]
         self.numbers = bytearray(self.offsets[-1])
         self.memory = gpu.allocate(len(self.numbers))
         self.sent: bytearray | None = None
