@@ -310,13 +310,8 @@ class _Results:
                 if isinstance(x, Result):
                     memory = partial(turns.memory, x.source)
                     self.leaves[k] = _Whole(self.count, x.outputs, x.device, memory)
-        fits = [
-            isinstance(mine, _Whole) and mine.one == x.outputs
-            if isinstance(x, Result)
-            else not isinstance(mine, _Whole)
-            for mine, x in zip(self.leaves, flat)
-        ]
-        if len(self.leaves) != len(flat) or not all(fits):
+        before = [m.one if isinstance(m, _Whole) else None for m in self.leaves]
+        if before != [x.outputs if isinstance(x, Result) else None for x in flat]:
             return False
         self.leaves = [m if isinstance(m, _Whole) else x for m, x in zip(self.leaves, flat)]
         return True

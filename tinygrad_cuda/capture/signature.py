@@ -12,7 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import ViewArgument
 from tinygrad_cuda.graph.node import Node, mode
-from tinygrad_cuda.replay.guards.values import PLAIN
+from tinygrad_cuda.replay.guards.values import PLAIN, same
 from tinygrad_cuda.replay.versioned_containers import DICTIONARIES, LISTS
 from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.base import TensorBase, wrap
@@ -258,16 +258,14 @@ def changed_module(module: Any, recorded: list[tuple[Any, dict[str, Any]]]) -> s
 
 
 def _same_contents(a: Any, b: Any) -> bool:
-    """Identical, equal plain values, or containers of such."""
-    if a is b and type(a) not in (*LISTS, *DICTIONARIES):
-        return True
+    """The same by `values.same`, equal sets, or containers of such."""
     if type(a) is not type(b):
         return False
     if type(a) in DICTIONARIES:
         return a.keys() == b.keys() and all(_same_contents(a[k], b[k]) for k in a)
     if type(a) in (tuple, *LISTS):
         return len(a) == len(b) and all(map(_same_contents, a, b))
-    return type(a) in (*PLAIN, set) and bool(a == b)
+    return same(a, b) or (type(a) is set and bool(a == b))
 
 
 def owner_module(function: Callable[..., Any]) -> Any:

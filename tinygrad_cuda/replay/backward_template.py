@@ -197,11 +197,8 @@ class Occasion:
                     return None
                 else:
                     attributes = node.attributes
-                    key += (
-                        op,
-                        op.gradient,
-                        None if attributes is NO_ATTRIBUTES else tuple(attributes.items()),
-                    )
+                    described = None if attributes is NO_ATTRIBUTES else tuple(attributes.items())
+                    key += (op, op.gradient, described)
                 key.append(tuple([numbers[source] for source in sources]))
             numbers[node] = len(units)
             units.append(node)

@@ -62,12 +62,8 @@ class GraphSignature(GuardMatch):
 
     def _walk(self, wanted: list[Node]) -> bool:
         """Lists all; False where a trace is needed."""
-        numbers_of, inputs, slots, storages = (
-            self._numbers_of,
-            self.inputs,
-            self.slots,
-            self.storages,
-        )
+        numbers_of, inputs = self._numbers_of, self.inputs
+        slots, storages = self.slots, self.storages
         tokens, calls, pending = self._tokens, self.calls, self.pending
         numbers: dict[int, int] = {}  # of a storage, by its identity
         stack = wanted[::-1]

@@ -324,8 +324,7 @@ class _Search:
         if ("param_groups", True) in self.names:
             groups += chain.from_iterable(thing.param_groups for thing in optimizers)
         for group in groups:
-            parameters = group["params"]
-            self.collected.contents.append(Contents("params", parameters, items_of(parameters)))
+            self._take_contents("params", group["params"])
             asked = sorted(self.texts & group.keys())
             for name in asked or sorted(group):
                 if name != "params":
@@ -368,7 +367,7 @@ class _Search:
         elif kind is type(CACHED):
             self._visit_cached(value)
         elif issubclass(kind, RAW):
-            self.collected.contents.append(Contents(name, weak or value, items_of(value)))
+            self._take_contents(name, value, weak)
             if issubclass(kind, np.ndarray) and value.dtype.hasobject:
                 self.wait(name, *value.flat)
         elif kind in COUNTED:
@@ -425,9 +424,8 @@ class _Search:
             self.wait(name, value.base)
 
     def _visit_container(self, name: str, value: Any, weak: Any) -> None:
-        elements = items_of(value)
-        if issubclass(type(value), MUTABLE):
-            self.collected.contents.append(Contents(name, weak or value, elements))
+        mutable = issubclass(type(value), MUTABLE)
+        elements = self._take_contents(name, value, weak) if mutable else value
         self.wait(name, *(element for element in elements if type(element) not in PLAIN))
         if type(value).__module__ != "builtins":
             self._reach(value, weak=weak)
@@ -436,10 +434,8 @@ class _Search:
         """What an object of C refers to, where it says so to the collector of garbage."""
         if not is_collected(value) or not self._shows_inside(value):
             return
-        inside = items_of(Inside(value))
-        if inside:
-            self.collected.contents.append(Contents(name, Inside(value), inside))
-            self.wait(name, *inside)
+        if items_of(Inside(value)):
+            self.wait(name, *self._take_contents(name, Inside(value)))
 
     def _shows_inside(self, value: Any) -> bool:
         """Whether a class of C keeps in an object what no attribute leads to."""
@@ -479,7 +475,7 @@ class _Search:
         fields = fields_of(value)
         if fields is not NO_FIELDS and id(fields) not in self.seen:
             self.seen[id(fields)] = fields
-            self.collected.contents.append(Contents(name, fields, items_of(fields)))
+            self._take_contents(name, fields)
             self.wait(name, *fields.values())
 
     def _read(self, function: FunctionType, weak: Any) -> None:
@@ -532,10 +528,7 @@ class _Search:
             if name not in written or not self._only_holds(value):
                 self.wait(name, value)
         if function.__kwdefaults__:
-            keyword_defaults = function.__kwdefaults__
-            self.collected.contents.append(
-                Contents("__kwdefaults__", keyword_defaults, items_of(keyword_defaults))
-            )
+            self._take_contents("__kwdefaults__", function.__kwdefaults__)
 
     def _take_global(self, name: str, namespace: dict[str, Any], read: bool) -> None:
         """A global, or a builtin, which no global may hide."""
@@ -606,9 +599,7 @@ class _Search:
             if steps_itself and isinstance(thing, kinds.optimizer):
                 groups, states = thing.param_groups, thing.state
                 for container in (groups, *groups, states, *states.values()):
-                    self.collected.contents.append(
-                        Contents("of an optimizer", container, items_of(container))
-                    )
+                    self._take_contents("of an optimizer", container)
         if not own and not issubclass(kind, kinds.module) and _is_ours(kind):
             hidden = None
         if own and not is_class and not issubclass(kind, kinds.module) and weak is None:
@@ -667,6 +658,12 @@ class _Search:
                 self.wait(named.name, named.value)
             if named.name == MATCHED and isinstance(named.value, tuple):
                 self.names |= dict.fromkeys((name, True) for name in named.value)
+
+    def _take_contents(self, name: str, container: Any, weak: Any = None) -> list[Any]:
+        """Lists a container with all that it holds, which is not followed."""
+        items = items_of(container)
+        self.collected.contents.append(Contents(name, weak or container, items))
+        return items
 
     def _look_up(self, name: str, read: bool, one: _Reached) -> None:
         """An attribute that an object has."""
