@@ -16,6 +16,7 @@ from programs import (
     variable,
 )
 
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import bfloat16, float32
 from tinygrad_cuda.graph.node import Node, gradient_mode, topological
 from tinygrad_cuda.graph.ops import common, contraction
@@ -55,6 +56,25 @@ def test_the_derivative_of_an_activation_is_made_of_its_bf16_operand() -> None:
     loss = rd.sum(ew.mul(out, new(ROWS, WIDTH, dtype=bfloat16)), axes=(0, 1))
     found = scheduled(new.program(loss, *gradients(loss, leaves)))
     assert stored_in_float32(found) == []
+
+
+def test_an_update_of_a_weight_that_a_product_copies_stores_no_part_of_it() -> None:
+    """The decayed weight is made of what is in memory anyway, where the update joins a product."""
+    new = Inputs()
+    x, weight = new(8192, 2048), new(2048, 2048)
+    leaf = variable(weight)
+    out = contraction.matmul(x, contraction.transpose(leaf))
+    loss = rd.sum(ew.mul(out, out), axes=(0, 1))
+    (gradient,) = gradients(loss, [leaf])
+    with gradient_mode(False):
+        step = common.assign(weight, ew.sub(times(weight, 0.99), times(gradient, 0.1)))
+    with settings.override(matmul_precision="high"):
+        found = scheduled(new.program(loss, step, overwrites={1: 1}))
+    products = [kernel for kernel in found.kernels if kernel.kind == "contract"]
+    assert all(kernel.choice is not None and kernel.choice.copies for kernel in products)
+    (update,) = [kernel for kernel in found.kernels if kernel.overwrites]
+    assert update.kind == "contract" and weight in update.reads
+    assert not any(kernel.update for kernel in found.kernels)
 
 
 def test_a_product_is_stored_instead_of_several_values_that_follow_from_it() -> None:

@@ -292,7 +292,7 @@ def _inline_values(
     cost: dict[Node, tuple[int, frozenset[Node]]] = {}  # of the expression; inputs it loads
     inline: set[Node] = set()
     for node in order:
-        if node in wanted:
+        if node in wanted and node.op is not common.buffer:  # an input is in memory anyway
             continue
         inlined = _inline_cost(node, cost)
         if inlined is None:
