@@ -45,6 +45,41 @@ def test_a_gradient_of_a_weight_follows_what_it_reads() -> None:
     assert peak(order, traffic, sizes) == 2 * BIG
 
 
+def with_copies(layers: int, size: int) -> tuple[dict[int, set[int]], dict[int, Traffic]]:
+    """The same products, but gradients of weights read a copy of what they multiply.
+
+    Kernel 2 `layers` + k makes the copy for `layers` + k, and comes just before it.
+    """
+    plain, traffic = backward(layers, size)
+    before = {k: plain[k] for k in range(layers)}
+    for k in range(layers):
+        copy, product = 2 * layers + k, layers + k
+        before |= {copy: {k}, product: {copy, k}}
+        traffic |= {copy: Traffic([k], [copy], True), product: Traffic([copy], [])}
+    return before, traffic
+
+
+def test_a_copy_comes_just_before_the_product_that_it_is_for() -> None:
+    before, traffic = with_copies(4, BIG)
+    sizes: dict[Hashable, int] = dict.fromkeys([*range(4), *range(8, 12)], BIG)
+    order = execution_order(before, traffic, sizes)
+    assert order == [0, 1, 8, 4, 2, 9, 5, 3, 10, 6, 11, 7]
+    assert peak(list(before), traffic, sizes) == 5 * BIG
+    assert peak(order, traffic, sizes) == 3 * BIG
+
+
+def test_a_copy_of_less_than_it_reads_need_not_wait() -> None:
+    """Half as many bytes: kernel 1 frees memory, though the product behind it waits for 2."""
+    before = {0: set[int](), 2: set[int](), 1: {0}, 3: {1, 2}}
+    traffic = {
+        0: Traffic([], ["a"]), 1: Traffic(["a"], ["b"], True), 2: Traffic([], ["c"]),
+        3: Traffic(["b", "c"], []),
+    }  # fmt: skip
+    sizes: dict[Hashable, int] = {"a": 2 * BIG, "b": BIG, "c": BIG}
+    assert execution_order(before, traffic, sizes) == [0, 1, 2, 3]
+    assert execution_order(before, traffic, sizes | {"b": 2 * BIG}) == [0, 2, 1, 3]
+
+
 def test_small_values_change_no_order() -> None:
     before, traffic = backward(6, 1)
     sizes: dict[Hashable, int] = dict.fromkeys(range(6), BIG - 1)
@@ -67,7 +102,7 @@ def test_random_programs_keep_their_edges(seed: int) -> None:
     for kernel in range(40):
         reads = rng.sample(range(kernel), min(kernel, rng.randrange(4)))
         before[kernel] = set(reads) | set(rng.sample(range(kernel), min(kernel, 1)))
-        traffic[kernel] = Traffic(reads, [kernel])
+        traffic[kernel] = Traffic(reads, [kernel], rng.random() < 0.3)
     sizes: dict[Hashable, int] = {k: rng.choice((1, BIG, 3 * BIG)) for k in range(40)}
     order = execution_order(before, traffic, sizes)
     places = {kernel: number for number, kernel in enumerate(order)}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from programs import TARGET, Inputs, family, times
+from programs import TARGET, Inputs, family, gradients, times, variable
 
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import bfloat16
+from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use
@@ -41,6 +44,36 @@ def test_the_peak_of_a_chain_of_products() -> None:
         " 256) float32",
         " kernels 0 to 1",
     ]
+
+
+def wide_step(layers: int, rows: int, width: int) -> Program:
+    """Forward, backward and updates with decayed weights, of layers with ReLU."""
+    new = Inputs()
+    x = new(rows, width)
+    weights = [new(width, width) for _ in range(layers)]
+    leaves = [variable(weight) for weight in weights]
+    h = x
+    for leaf in leaves:
+        h = contraction.matmul(h, contraction.transpose(leaf))
+        h = ew.maximum(h, common.full_like(h, 0))
+    loss = rd.sum(ew.mul(h, h), axes=(0, 1))
+    found = gradients(loss, leaves)
+    with gradient_mode(False):
+        steps = [
+            common.assign(weight, ew.sub(times(weight, 0.99), times(gradient, 0.1)))
+            for weight, gradient in zip(weights, found)
+        ]
+    places = {1 + k: 1 + k for k in range(layers)}
+    return new.program(loss, *steps, overwrites=places)
+
+
+def test_gradients_of_weights_by_tf32_do_not_wait_for_the_end_of_the_backward_pass() -> None:
+    """Of each layer an activation and two masks are there, but gradients of two layers alone."""
+    layers, size = 8, 1024 * 1024 * 4
+    with settings.override(matmul_precision="high"):
+        memory = memory_of(wide_step(layers, 1024, 1024))
+    assert memory.peak is not None
+    assert memory.peak.nbytes <= layers * (size + size // 2) + 2 * size
 
 
 def test_results_in_place_are_no_new_memory() -> None:

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 from tinygrad_cuda.lowering.schedule.fusion import (
     FLAT,
     NO_CALLS,
@@ -30,6 +30,7 @@ from tinygrad_cuda.lowering.target import Target
 EACH = ("map", "contract", "winograd")  # kinds of kernels that store each element of their loop
 SMALL = 1 << 15  # elements below which threads are worth more than vectors
 BUSY = 16  # elements of a thread that has enough to do
+COPIES = (elementwise.cast, elementwise.contiguous)
 
 
 class TileSums(NamedTuple):
@@ -429,6 +430,7 @@ class _ScheduleBuilder(Groups):
             kernel: Traffic(
                 [node for node in kernel.reads if node in between],
                 [node for node in kernel.stores if node in between],
+                all(node.op in COPIES or node.op.kind == "movement" for node in kernel.nodes),
             )
             for kernel in kernels
         }
