@@ -23,6 +23,7 @@ from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.ops.gelu import gelu_tanh
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
 
 ROWS, WIDTH = 2048, 512
@@ -56,6 +57,34 @@ def test_the_derivative_of_an_activation_is_made_of_its_bf16_operand() -> None:
     loss = rd.sum(ew.mul(out, new(ROWS, WIDTH, dtype=bfloat16)), axes=(0, 1))
     found = scheduled(new.program(loss, *gradients(loss, leaves)))
     assert stored_in_float32(found) == []
+
+
+def test_the_slope_of_gelu_by_tanh_is_made_of_its_bf16_operand() -> None:
+    """Its arithmetic leaves the product that would store it in float32, and costs nothing more."""
+    new = Inputs()
+    rows, width, inner = 8192, 768, 3072
+    leaves = [variable(new(inner, width)), variable(new(width, inner))]
+    bias = spread(new(inner, dtype=bfloat16), (rows, inner))
+    hidden = ew.cast(ew.add(linear(new(rows, width), leaves[0]), bias), dtype=float32)
+    out = linear(gelu_tanh(hidden), leaves[1])
+    loss = rd.sum(ew.mul(out, out), axes=(0, 1))
+    found = scheduled(new.program(loss, *gradients(loss, leaves)))
+    large = [node for node in stored_in_float32(found) if node not in found.outputs]
+    assert large == []
+    first = found.kernels[[kernel.kind for kernel in found.kernels].index("contract")]
+    assert [node.op for node in first.nodes].count(ew.sigmoid) == 1
+    assert [(node.shape, node.dtype) for node in first.stores] == [((rows, inner), bfloat16)] * 2
+
+
+def test_a_sum_of_a_bf16_value_and_a_float32_one_is_stored() -> None:
+    """Readers of a residual's sum would load both operands again: they load the sum."""
+    new = Inputs()
+    weight, x = new(WIDTH, WIDTH), new(ROWS, WIDTH)
+    branch = ew.add(linear(x, weight), spread(new(WIDTH, dtype=bfloat16), (ROWS, WIDTH)))
+    total = ew.add(x, ew.cast(branch, dtype=float32))
+    other = contraction.matmul(total, new(WIDTH, WIDTH))
+    found = scheduled(new.program(rd.sum(total, axes=(1,)), rd.sum(total, axes=(0,)), other))
+    assert total in stored_in_float32(found)
 
 
 def test_an_update_of_a_weight_that_a_product_copies_stores_no_part_of_it() -> None:

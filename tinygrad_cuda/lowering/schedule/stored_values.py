@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -47,7 +48,8 @@ def stored_values(groups: Groups) -> set[Node]:
     """The values that kernels store: wanted ones, and those that others read and do not make again.
 
     A value is made again by all its readers where this is little work, or else where it moves no
-    more bytes; arithmetic counts as what the machine moves meanwhile. Several values that follow
+    more bytes; arithmetic counts as what the machine moves meanwhile. A float32 value that follows
+    from one of 16 bits gives way to that, which is stored in its stead. Several values that follow
     from one product give way to the product where that moves fewer bytes. Tiles of a product's
     operand are loaded by many blocks, gathered elements by chance: these are made again of one
     value only.
@@ -168,17 +170,33 @@ class _StoredValues:
 
     def _reconsider(self, node: Node, forced: bool = False) -> None:
         """Stores a value no longer if its readers had better make it again, or can if `forced`."""
+        narrow = self._half_source(node)
+        if narrow is not None and node.op is ew.cast:
+            self._remake(node, narrow, wanted=True)
+        elif not self._remake(node, None, forced) and narrow is not None:
+            self._remake(node, narrow, forced)
+
+    def _remake(self, node: Node, narrow: Node | None, wanted: bool) -> bool:
+        """Whether a value is stored no longer, since its readers make it again.
+
+        Args:
+            node: the value.
+            narrow: one that it is made of, and that is stored in its stead.
+            wanted: whether the readers are to make it if they can, at whatever cost.
+        """
         users = self.users.get(node, frozenset())
-        narrow = self._widened_from(node)
+        before = self.stored.copy()
         self.stored.remove(node)
         if narrow is not None:
             self.stored.add(narrow)
         remade = {group: self._remade(node, group) for group in users}
         possible = {group: made for group, made in remade.items() if made is not None}
-        wanted = forced or narrow is not None or self._is_cheap(node, possible)
-        if len(possible) < len(users) or not (wanted or self._worth_it(node, possible)):
-            self.stored.add(node)
-            return
+        wanted = wanted or self._is_cheap(node, possible)
+        alone = narrow is None or all(_full(node, made) <= 1 for made in possible.values())
+        refused = len(possible) < len(users) or not alone
+        if refused or not (wanted or self._worth_it(node, possible, before)):
+            self.stored = before
+            return False
         for group, made in possible.items():
             self.stored |= made.small
             self.made[group] = self.made[group] | made.made
@@ -188,15 +206,32 @@ class _StoredValues:
             for load in made.loads:
                 self.users[load] = self.users.get(load, frozenset()) | {group}
         self.users.pop(node, None)
+        return True
 
-    def _widened_from(self, node: Node) -> Node | None:
-        """The value of 16 bits in the same kernel that a float32 node only widens, or None."""
-        if node.op is not ew.cast or not node.sources[0].dtype.is_half:
+    def _half_source(self, node: Node) -> Node | None:
+        """The one value of 16 bits in its kernel that a float32 value is made of, or None.
+
+        What is made in no kernel or in another one does not count.
+        """
+        if node.dtype is not float32:
             return None
-        groups = self.groups
-        (edge,) = groups.edges[node]
-        same = groups.owner.get(edge.base) is groups.owner[node] and edge.base not in groups.inline
-        return edge.base if same and edge.kind == FLAT and edge.base.dtype.is_half else None
+        groups, group = self.groups, self.groups.owner[node]
+        found, stack, seen = set[Node](), [node], {node}
+        while stack:
+            for edge in groups.edges[stack.pop()]:
+                base = edge.base
+                if groups.owner.get(base) is not group or base in groups.inline or base in seen:
+                    continue
+                seen.add(base)
+                if edge.kind != FLAT or len(found) > 1:
+                    return None
+                if base.dtype.is_half:
+                    found.add(base)
+                elif base.op.kind == "elementwise":
+                    stack.append(base)
+                else:
+                    return None
+        return found.pop() if len(found) == 1 else None
 
     def _remade(self, node: Node, group: Group) -> _Remade | None:
         """What a kernel needs to make a value that is stored no longer; None if it cannot."""
@@ -256,16 +291,43 @@ class _StoredValues:
             made.cost <= HIDDEN_COST and _full(node, made) <= FEW_LOADS for made in remade.values()
         )
 
-    def _worth_it(self, node: Node, remade: dict[Group, _Remade]) -> bool:
-        """Whether it takes no longer if all kernels that load a value make it again."""
+    def _worth_it(self, node: Node, remade: dict[Group, _Remade], before: set[Node]) -> bool:
+        """Whether it takes no longer if all kernels that load a value make it again.
+
+        Args:
+            node: the value.
+            remade: what each of these kernels needs for it.
+            before: the values that were stored with it.
+        """
         saved = nbytes_of(node) * (1 + len(remade))
+        saved -= sum(nbytes_of(narrow) for narrow in self.stored - before)
         operations = 0
         for group, made in remade.items():
             saved -= sum(nbytes_of(load) for load in made.loads - self.loads[group])
             cost = made._replace(made=made.made - self.made[group]).cost
             # Kernels but those of products wait for memory.
             operations += cost if group.kind in ALONE else max(0, cost - HIDDEN_COST)
+        if self.stored - before:  # the arithmetic behind it leaves its own kernel
+            operations -= self._spared(self.groups.owner[node], before)
         return saved >= self._moved_meanwhile(operations * prod(node.shape))
+
+    def _spared(self, group: Group, before: set[Node]) -> int:
+        """Operations for each element that a product's kernel did for values stored before."""
+        if group.kind not in ALONE:
+            return 0
+        unused = self._behind(group, before) - self._behind(group, self.stored)
+        return sum(node.op.cost for node in unused if node.op.kind == "elementwise")
+
+    def _behind(self, group: Group, stored: set[Node]) -> set[Node]:
+        """The members of a kernel that its stored values are made of."""
+        stack = [node for node in group.members if node in stored]
+        behind = set(stack)
+        while stack:
+            for edge in self.groups.edges[stack.pop()]:
+                if edge.base not in behind and self.groups.owner.get(edge.base) is group:
+                    behind.add(edge.base)
+                    stack.append(edge.base)
+        return behind
 
 
 def _full(node: Node, remade: _Remade) -> int:
