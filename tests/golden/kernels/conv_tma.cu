@@ -1,46 +1,3 @@
-// transposing map over 4194304 elements, 64 x 64 a block: contiguous.
-// Stores contiguous (64, 32, 32, 64) bfloat16.
-// Grid 1024 x 256 threads, 16777216 bytes moved at least.
-TGC_STAGE(map_contiguous_24b2b70b5f,
-  tgc_bfloat16* out0;
-  const tgc_bfloat16* in0;
-) {
-  tgc_bfloat16* const tile0 = reinterpret_cast<tgc_bfloat16*>(smem);
-  tgc_vector<tgc_bfloat16, 8> tile0_held[2];
-#pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const int item = k * 256 + threadIdx.x;
-    const int plane = virtual_block / 16;
-    const int vector = virtual_block % 16 * 8 + item % 8;
-    const int along_out = item / 8;
-    tile0_held[k] = tgc_load_vector<8>(p.in0, plane * 65536 + along_out * 1024 + vector * 8);
-  }
-#pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const int item = k * 256 + threadIdx.x;
-    const int start = item * 8;
-    *reinterpret_cast<tgc_vector<tgc_bfloat16, 8>*>(tile0 + (start ^ start / 512 % 8 * 8)) = tile0_held[k];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const int item = k * 256 + threadIdx.x;
-    const int plane = virtual_block / 16;
-    const int along_in = virtual_block % 16 * 64 + item / 8;
-    const int vector = item % 8;
-    const int start = item % 8 * 512 + item / 8;
-    const int column = item % 8;
-    float out0x8[8];
-#pragma unroll
-    for (int v = 0; v < 8; v++) {
-      const float crossed0 = tgc_to_compute(tile0[(start ^ column * 8) + v * 64]);
-      const float contiguous0 = crossed0;
-      out0x8[v] = contiguous0;
-    }
-    tgc_store_vector(p.out0, plane * 65536 + along_in * 64 + vector * 8, tgc_rounded<tgc_bfloat16>(out0x8));
-  }
-}
-
 // transposing map over 73728 elements, 2 x 16 x 64 a block: contiguous.
 // Stores contiguous (128, 3, 3, 64) bfloat16.
 // Grid 64 x 256 threads, 294912 bytes moved at least.
@@ -140,6 +97,49 @@ TGC_STAGE(pack_4a5f864f6f,
 ) {
   if (virtual_block < 64) map_contiguous_b2f3bd40b0_stage(virtual_block, p.stage0, smem);
   else map_contiguous_5e952ab017_stage(virtual_block - 64, p.stage1, smem);
+}
+
+// transposing map over 4194304 elements, 64 x 64 a block: contiguous.
+// Stores contiguous (64, 32, 32, 64) bfloat16.
+// Grid 1024 x 256 threads, 16777216 bytes moved at least.
+TGC_STAGE(map_contiguous_24b2b70b5f,
+  tgc_bfloat16* out0;
+  const tgc_bfloat16* in0;
+) {
+  tgc_bfloat16* const tile0 = reinterpret_cast<tgc_bfloat16*>(smem);
+  tgc_vector<tgc_bfloat16, 8> tile0_held[2];
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int item = k * 256 + threadIdx.x;
+    const int plane = virtual_block / 16;
+    const int vector = virtual_block % 16 * 8 + item % 8;
+    const int along_out = item / 8;
+    tile0_held[k] = tgc_load_vector<8>(p.in0, plane * 65536 + along_out * 1024 + vector * 8);
+  }
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int item = k * 256 + threadIdx.x;
+    const int start = item * 8;
+    *reinterpret_cast<tgc_vector<tgc_bfloat16, 8>*>(tile0 + (start ^ start / 512 % 8 * 8)) = tile0_held[k];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int item = k * 256 + threadIdx.x;
+    const int plane = virtual_block / 16;
+    const int along_in = virtual_block % 16 * 64 + item / 8;
+    const int vector = item % 8;
+    const int start = item % 8 * 512 + item / 8;
+    const int column = item % 8;
+    float out0x8[8];
+#pragma unroll
+    for (int v = 0; v < 8; v++) {
+      const float crossed0 = tgc_to_compute(tile0[(start ^ column * 8) + v * 64]);
+      const float contiguous0 = crossed0;
+      out0x8[v] = contiguous0;
+    }
+    tgc_store_vector(p.out0, plane * 65536 + along_in * 64 + vector * 8, tgc_rounded<tgc_bfloat16>(out0x8));
+  }
 }
 
 // contract 1 x 128 x 16384 x 576 by wgmma, tiles of 128 x 128 x 64, split-K 1, 2415919104 FLOPs: matmul.

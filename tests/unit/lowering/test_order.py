@@ -80,6 +80,17 @@ def test_a_copy_of_less_than_it_reads_need_not_wait() -> None:
     assert execution_order(before, traffic, sizes | {"b": 2 * BIG}) == [0, 2, 1, 3]
 
 
+def test_a_copy_that_several_wait_for_comes_before_the_first_of_them() -> None:
+    """Nothing runs it earlier, and a kernel that does not read it is not drawn forward by it."""
+    before = {0: set[int](), 1: {0, 9}, 2: {1}, 3: {0, 9}, 9: set[int]()}
+    traffic = {
+        0: Traffic([], ["a", "b"]), 1: Traffic(["a", "w"], ["c"]), 2: Traffic(["c"], []),
+        3: Traffic(["b"], []), 9: Traffic([], ["w"], True),
+    }  # fmt: skip
+    sizes: dict[Hashable, int] = dict.fromkeys("abcw", BIG)
+    assert execution_order(before, traffic, sizes) == [0, 9, 1, 2, 3]
+
+
 def test_small_values_change_no_order() -> None:
     before, traffic = backward(6, 1)
     sizes: dict[Hashable, int] = dict.fromkeys(range(6), BIG - 1)

@@ -35,8 +35,9 @@ def execution_order(
 ) -> list[K]:
     """A topological order; a kernel that frees more than it takes runs as soon as it can.
 
-    A copy that frees nothing and has one reader runs just before it, and both count as one kernel:
-    the gradient of a weight frees an activation, even where it multiplies transposed copies.
+    A copy that frees nothing runs just before the first kernel that waits for it, and both count
+    as one: the gradient of a weight frees an activation, even where it multiplies a transposed
+    copy of that.
 
     Args:
         before: for each kernel those that it waits for, in the order that decides otherwise.
@@ -46,46 +47,44 @@ def execution_order(
     Raises:
         ValueError: there is a circle.
     """
-    readers = _readers_of_copies(before, traffic, sizes)
-    if not readers:
+    copies = _late_copies(before, traffic, sizes)
+    if not copies:
         return _freeing_order(before, traffic, sizes)
-    parts: dict[K, list[K]] = {kernel: [] for kernel in before if kernel not in readers}
-    for kernel in before:
-        parts[readers.get(kernel, kernel)].append(kernel)
-    for reader, kernels in parts.items():
-        kernels.sort(key=lambda kernel: kernel is reader)  # a circle might put it before its copy
-    waits = {
-        reader: {readers.get(k, k) for part in kernels for k in before[part]} - {reader}
-        for reader, kernels in parts.items()
-    }
-    joined = {reader: _joined(traffic, kernels) for reader, kernels in parts.items()}
-    return [k for reader in _freeing_order(waits, joined, sizes) for k in parts[reader]]
+    others = [kernel for kernel in before if kernel not in copies]
+    own = {kernel: [copy for copy in copies if copy in before[kernel]] for kernel in others}
+    inside = {value for stores in copies.values() for value in stores}
+    waits, joined, taken = dict[K, set[K]](), dict[K, Traffic](), set[K]()
+    for kernel in others:
+        waits[kernel] = (before[kernel] - copies.keys()).union(*(before[c] for c in own[kernel]))
+        first = [copy for copy in own[kernel] if copy not in taken]
+        taken.update(first)
+        reads = dict.fromkeys(value for part in (*first, kernel) for value in traffic[part].reads)
+        early = [v for c in own[kernel] for v in copies[c] if v not in traffic[kernel].reads]
+        joined[kernel] = Traffic(
+            [value for value in reads if value not in inside], [*traffic[kernel].stores, *early]
+        )
+    order: dict[K, None] = {}
+    for kernel in _freeing_order(waits, joined, sizes):
+        order.update(dict.fromkeys([*own[kernel], kernel]))
+    return list(order)
 
 
-def _readers_of_copies(
+def _late_copies(
     before: Mapping[K, Set[K]], traffic: Mapping[K, Traffic], sizes: Mapping[Hashable, int]
-) -> dict[K, K]:
-    """The one kernel that waits for each copy of at least as many bytes as it reads."""
-    after: dict[K, list[K]] = {kernel: [] for kernel in before if traffic[kernel].copies}
-    for kernel, waits in before.items():
-        for earlier in waits:
-            if earlier in after:
-                after[earlier].append(kernel)
+) -> dict[K, Sequence[Hashable]]:
+    """Copies of at least as many bytes as they read that others wait for, and what they store."""
+    awaited = {earlier for waits in before.values() for earlier in waits}
+    copies = {kernel for kernel in before if traffic[kernel].copies}
+
+    def frees_nothing(copy: K) -> bool:
+        stores, reads = traffic[copy].stores, traffic[copy].reads
+        return sum(sizes[value] for value in stores) >= sum(sizes[value] for value in reads)
+
     return {
-        copy: readers[0]
-        for copy, readers in after.items()
-        if len(readers) == 1
-        and not traffic[readers[0]].copies
-        and sum(sizes[v] for v in traffic[copy].stores)
-        >= sum(sizes[v] for v in traffic[copy].reads)
+        copy: traffic[copy].stores
+        for copy in before
+        if copy in copies & awaited and copies.isdisjoint(before[copy]) and frees_nothing(copy)
     }
-
-
-def _joined(traffic: Mapping[K, Traffic], kernels: Sequence[K]) -> Traffic:
-    """What kernels that run one after another do together."""
-    inside = {value for kernel in kernels[:-1] for value in traffic[kernel].stores}
-    reads = dict.fromkeys(value for kernel in kernels for value in traffic[kernel].reads)
-    return Traffic([value for value in reads if value not in inside], traffic[kernels[-1]].stores)
 
 
 def _freeing_order(
