@@ -106,6 +106,33 @@ def test_an_update_of_a_weight_that_a_product_copies_stores_no_part_of_it() -> N
     assert not any(kernel.update for kernel in found.kernels)
 
 
+def test_a_copy_for_the_gradient_of_a_weight_makes_the_normalized_rows_again() -> None:
+    """What is normalized is in memory for the norm's gradient: the rows are free much earlier."""
+    new = Inputs()
+    rows, width, inner = 8192, 768, 3072
+    sizes = (width,), (width,), (inner, width)
+    buffers = [new(*size) for size in sizes]
+    leaves = [variable(buffer) for buffer in buffers]
+    x = variable(ew.exp(contraction.matmul(new(rows, width), new(width, width))))
+    out = contraction.matmul(layer_norm(x, *leaves[:2]), contraction.transpose(leaves[2]))
+    loss = rd.sum(ew.mul(out, out), axes=(0, 1))
+    found = gradients(loss, [x, *leaves])
+    with gradient_mode(False):
+        steps = [
+            common.assign(old, ew.sub(old, times(gradient, 0.1)))
+            for old, gradient in zip(buffers, found[1:])
+        ]
+    places = {k: k for k in range(len(steps))}
+    with settings.override(matmul_precision="high"):
+        made = scheduled(new.program(*steps, found[0], overwrites=places))
+    turned = [k for k in made.kernels if [n.shape for n in k.stores] == [(width, rows)]]
+    assert len(turned) == 1
+    writer = made.stored[max(turned[0].reads, key=lambda node: prod(node.shape))]
+    assert writer.kind == "contract" and writer.stores[0].op is ew.exp
+    assert sum(len(kernel.overwrites) for kernel in made.kernels) == len(buffers)
+    assert all(turned[0] is k or k.waits_for(turned[0]) for k in made.kernels if k.overwrites)
+
+
 def test_a_product_is_stored_instead_of_several_values_that_follow_from_it() -> None:
     """Of gelu by erf the gradient reads three values, each of them dear and made of one."""
     new = Inputs()

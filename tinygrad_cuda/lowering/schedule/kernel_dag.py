@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
+from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.lowering.schedule.fusion import (
     FLAT,
     NO_CALLS,
@@ -24,13 +24,12 @@ from tinygrad_cuda.lowering.schedule.fusion import (
 )
 from tinygrad_cuda.lowering.schedule.narrowing import narrowed_values
 from tinygrad_cuda.lowering.schedule.order import Traffic, execution_order
-from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of, stored_values
+from tinygrad_cuda.lowering.schedule.stored_values import is_copy, nbytes_of, stored_values
 from tinygrad_cuda.lowering.target import Target
 
 EACH = ("map", "contract", "winograd")  # kinds of kernels that store each element of their loop
 SMALL = 1 << 15  # elements below which threads are worth more than vectors
 BUSY = 16  # elements of a thread that has enough to do
-COPIES = (elementwise.cast, elementwise.contiguous)
 
 
 class TileSums(NamedTuple):
@@ -370,6 +369,7 @@ class _ScheduleBuilder(Groups):
 
     Attributes:
         stored: values that end up in memory.
+        remade: values in memory that some groups make again.
     """
 
     def __init__(
@@ -377,11 +377,14 @@ class _ScheduleBuilder(Groups):
     ) -> None:
         super().__init__(wanted, target, copying, calls)
         self.stored: set[Node] = set()
+        self.remade: dict[Group, Node] = {}
 
     def kernels(self, overwritten: dict[Node, Node]) -> list[Kernel]:
         """Kernels in an order of execution, assigns in place where that is safe."""
-        alone = len(self.after) == 1  # then no other reads what it makes
-        self.stored = self.wanted.intersection(self.order) if alone else stored_values(self)
+        if len(self.after) == 1:  # then no other reads what it makes
+            self.stored = self.wanted.intersection(self.order)
+        else:
+            self.stored, self.remade = stored_values(self)
         living = [g for g in self.after if any(node in self.stored for node in g.members)]
         for group in living:
             group.members = self._needed(group)
@@ -392,6 +395,7 @@ class _ScheduleBuilder(Groups):
             for _, edge in loads:
                 if edge.base in self.owner:
                     self._put_before(self.owner[edge.base], group)
+        self._order_remade(reads)
         made = {
             group: Kernel(
                 kind=group.kind,
@@ -430,7 +434,7 @@ class _ScheduleBuilder(Groups):
             kernel: Traffic(
                 [node for node in kernel.reads if node in between],
                 [node for node in kernel.stores if node in between],
-                all(node.op in COPIES or node.op.kind == "movement" for node in kernel.nodes),
+                is_copy(kernel.nodes),
             )
             for kernel in kernels
         }
@@ -460,7 +464,8 @@ class _ScheduleBuilder(Groups):
                     continue
                 seen.add(edge)
                 owner = self.owner.get(edge.base)
-                again = owner is not None and owner is not group and edge.base not in self.stored
+                absent = edge.base not in self.stored or edge.base is self.remade.get(group)
+                again = owner is not None and owner is not group and absent
                 if again or (owner is None and edge.base.op is not common.buffer):
                     for inner in self.edges.get(edge.base, []):
                         kind = FLAT if edge.kind == inner.kind == FLAT else OTHER
@@ -468,6 +473,20 @@ class _ScheduleBuilder(Groups):
                 elif owner is not group:
                     reads.append((member, edge))
         return reads
+
+    def _order_remade(self, reads: dict[Group, list[tuple[Node, Edge]]]) -> None:
+        """Lets what reads a value last wait for copies that make another one of it again.
+
+        Such a copy is late, and what waits for it to overwrite a weight comes no later then.
+        """
+        for copy in self.remade:
+            lasts = self.after[copy].copy()
+            bases = {edge.base for _, edge in reads[copy]}
+            large = {base for base in bases if prod(base.shape) >= copy.numel}
+            for group, loads in reads.items():
+                same = group is not copy and any(edge.base in large for _, edge in loads)
+                if same and not any(self.reaches(group, last) for last in (copy, *lasts)):
+                    self._put_before(copy, group)
 
     def _order_in_place(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from tinygrad_cuda.lowering.schedule.fusion import (
 HIDDEN_COST = 24
 FEW_LOADS = 2  # values in memory of which another one is made again whatever else is loaded
 SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
+WORTH_FREEING = 1 << 20  # bytes; see WORTH_AN_ORDER of order.py
+COPIES = (ew.cast, ew.contiguous)
 
 
 class _Remade(NamedTuple):
@@ -44,8 +47,20 @@ class _Remade(NamedTuple):
         return sum(node.op.cost for node in self.made if node.op.kind == "elementwise")
 
 
-def stored_values(groups: Groups) -> set[Node]:
-    """The values that kernels store: wanted ones, and those that others read and do not make again.
+class StoredValues(NamedTuple):
+    """What kernels put in memory.
+
+    Attributes:
+        stored: wanted values, and those that others read and do not make again.
+        remade: values that some kernels make again all the same, though others load them.
+    """
+
+    stored: set[Node]
+    remade: dict[Group, Node]
+
+
+def stored_values(groups: Groups) -> StoredValues:
+    """The values that kernels store.
 
     A value is made again by all its readers where this is little work, or else where it moves no
     more bytes; arithmetic counts as what the machine moves meanwhile. A float32 value that follows
@@ -53,11 +68,22 @@ def stored_values(groups: Groups) -> set[Node]:
     from one product give way to the product where that moves fewer bytes. Tiles of a product's
     operand are loaded by many blocks, gathered elements by chance: these are made again of one
     value only.
+
+    A copy that is needed late, such as the transposed one of a layer's input for the gradient of
+    its weight, makes the input again of what is in memory by then anyway, if it moves no more
+    bytes: of a normalization the operand. The input itself is then free after the forward pass.
     """
     values = _StoredValues(groups)
-    for group in groups.sorted(set(groups.after)):
+    order = groups.sorted(set(groups.after))
+    for group in order:
         values.reconsider(group)
-    return values.stored
+    remade = {group: value for group in order if (value := values.remade_by_copy(group))}
+    return StoredValues(values.stored, remade)
+
+
+def is_copy(nodes: Sequence[Node]) -> bool:
+    """Whether a kernel of these nodes only puts values in another layout or dtype."""
+    return all(node.op in COPIES or node.op.kind == "movement" for node in nodes)
 
 
 class _StorageState(NamedTuple):
@@ -142,6 +168,48 @@ class _StoredValues:
             self._reconsider(node, forced=True)
         if self._cost(group, readers) >= single[1]:
             self._restore(single[0])
+
+    def remade_by_copy(self, group: Group) -> Node | None:
+        """The stored value that a kernel, which only copies it, had better make again, or None."""
+        if group.kind != "map" or not is_copy(group.members) or len(self.loads[group]) != 1:
+            return None
+        (value,) = self.loads[group]
+        large = nbytes_of(value) >= WORTH_FREEING and value.op.kind == "elementwise"
+        if not large or value in self.groups.wanted or value not in self.stored:
+            return None
+        self.stored.remove(value)
+        made = self._opened([Edge(value, FLAT)], group, value)
+        self.stored.add(value)
+        if made is None or made.small - self.stored or made.cost > HIDDEN_COST:
+            return None
+        moved = sum(map(nbytes_of, made.loads)) - nbytes_of(value)
+        if moved * SMALL_SHARE > nbytes_of(value) or not self._frees(value, group, made.loads):
+            return None
+        self.users[value] -= {group}
+        for load in made.loads:
+            self.users[load] = self.users.get(load, frozenset()) | {group}
+        return value
+
+    def _frees(self, value: Node, copy: Group, loads: set[Node]) -> bool:
+        """Whether a value would be free earlier if a copy of it were made of other values.
+
+        Then its other readers are done before what reads the copy. What the copy is made of is an
+        input, or has a reader that need not be: it is in memory by then anyway.
+        """
+        groups = self.groups
+        late = {user for node in copy.members for user in self.users.get(node, ())}
+
+        def is_early(user: Group) -> bool:
+            return all(user is not last and groups.reaches(user, last) for last in late)
+
+        def stays(load: Node) -> bool:
+            return load.op is common.buffer or not all(
+                user is copy or is_early(user) for user in self.users[load]
+            )
+
+        others = self.users[value] - {copy}
+        large = [load for load in loads if nbytes_of(load) * SMALL_SHARE > nbytes_of(value)]
+        return bool(late and others) and all(map(is_early, others)) and all(map(stays, large))
 
     def _state(self) -> _StorageState:
         return _StorageState(
