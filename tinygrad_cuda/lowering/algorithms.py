@@ -878,9 +878,14 @@ class _Choosing:
         forced = forced_tiers() if made.op is matmul else ()
         if decision is None and not forced and not self._by_provider(made):
             decision = self.in_order.get(node) or self._noted(node, made)
+        tiers = forced or self.others
         if made.op in IMPLICIT:
-            made = with_sources(made, tuple(map(self.layouts.row_major, sources)))
-        choice = self._taken(decision, made) or choose(made, self.target, forced or self.others)
+            if self.problems is None:  # what a table has was measured with the stride
+                made = channels_last.of_read_pixels(made, self.layouts)
+            if made.attributes != node.attributes:  # its pixels are in the order of the axes now
+                tiers = tuple(tier for tier in tiers if tier.name != CHANNELS_LAST)
+            made = with_sources(made, tuple(map(self.layouts.row_major, made.sources)))
+        choice = self._taken(decision, made) or choose(made, self.target, tiers)
         if made.sources != sources:  # what was turned is stored so, not turned in each load
             choice = choice._replace(copies=True)
         if isinstance(choice.cut, TapSums):

@@ -99,15 +99,26 @@ class Layouts:
         self.arranged[node] = Arranged(value, axes)
         return node
 
-    def row_major(self, x: Node) -> Node:
+    def row_major(self, x: Node, key: Any = None) -> Node:
         """Images in the order of their axes, stored so if many channels lie last.
 
         Kernels on other units read neighbouring pixels of a channel, once for each tap.
+
+        Args:
+            key: what they are made of, where `x` is a new node each time.
         """
-        axes = channels_first(len(x.shape))
-        if x.op is not movement.permute or x.attributes["axes"] != axes or x.shape[1] < CHANNELS:
+        if not turns_channels(x):
             return x
-        return self.copy(x, tuple(range(len(x.shape))))
+        return self.copy(x, tuple(range(len(x.shape))), key)
+
+    def pixels(self, x: Node, steps: Shape) -> Node:
+        """Each so many pixels of images, in the order of their axes, of images in another order."""
+        (value,) = x.sources
+        both = (1, *steps, 1)
+        shape = tuple(-(-size // step) for size, step in zip(value.shape, both))
+        part = movement.slice_(value, starts=(0,) * len(shape), shape=shape, steps=both)
+        axes = channels_first(len(shape))
+        return self.row_major(movement.permute(part, axes=axes), ("pixels", value, steps))
 
     def as_arranged(self, x: Node, axes: Shape, depth: int = DEPTH) -> Node:
         """The value whose axes in this order are those of a node."""
@@ -207,6 +218,12 @@ class Layouts:
 
 
 Rule = Callable[[Layouts, Node, bool], Node | None]
+
+
+def turns_channels(x: Node) -> bool:
+    """Whether images of many channels are of a value that has these last."""
+    axes = channels_first(len(x.shape))
+    return x.op is movement.permute and x.attributes["axes"] == axes and x.shape[1] >= CHANNELS
 
 
 def channels_first(rank: int) -> Shape:

@@ -10,6 +10,7 @@ import numpy as np
 import tinygrad_cuda as tc
 from lab.step_memory import Plan, pretended_h200
 from tinygrad_cuda import nn
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement
@@ -126,6 +127,27 @@ def test_a_convolution_alone_is_its_products() -> None:
     schedule = plan_of(program)
     products = [k for k in schedule.kernels if k.choice is not None]
     assert len(products) == 2 and not reorders(schedule)
+
+
+def test_a_convolution_of_one_tap_copies_the_pixels_that_it_reads() -> None:
+    """Of a shortcut's images with a stride of 2, by tf32: a quarter, once for both passes."""
+    numbers = np.zeros((4 * IMAGES, CHANNELS, SIZE, SIZE), np.float32)
+    block = Block(CHANNELS, CHANNELS, 1)
+
+    def program() -> Any:
+        model = nn.Sequential(block, Block(CHANNELS, 2 * CHANNELS, 2)).to("emu")
+        model(tc.tensor(numbers, device="emu")).square().mean().backward()
+        return [p.grad for p in model.parameters()]
+
+    with settings.override(matmul_precision="high"):
+        kernels = plan_of(program).kernels
+    own = [k for k in kernels if any(n.op.name.startswith("convolution") for n in k.anchors)]
+    shape = (4 * IMAGES, CHANNELS, SIZE // 2, SIZE // 2)
+    readers = [k for k in own if any(node.shape == shape for node in k.reads)]
+    assert len(readers) == 2  # the convolution, and its weight's gradient
+    stores = [node for k in kernels for node in k.stores if node.op is ew.contiguous]
+    assert [node.shape for node in stores].count(shape) == 1
+    assert not any(node.shape == numbers.shape for node in stores)
 
 
 def test_float32_has_no_other_order() -> None:

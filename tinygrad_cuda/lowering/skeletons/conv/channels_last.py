@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
 from tinygrad_cuda.graph.ops.windows import WindowColumns, padded, windows
-from tinygrad_cuda.lowering.layouts import Layouts
+from tinygrad_cuda.lowering.layouts import Layouts, turns_channels
 
 COPY = 16  # bytes
 BOX = 128  # bytes of channels that TMA takes at once
@@ -57,6 +57,23 @@ def with_whole_copies(node: Node, layouts: Layouts) -> Node:
     with gradient_mode(False), recorded_at(node.site):
         wider = tuple(layouts.with_channels(x, count) for x in sources[images:])
         return node.op(*sources[:images], *wider, **node.attributes)
+
+
+def of_read_pixels(node: Node, layouts: Layouts) -> Node:
+    """A convolution of one tap over the pixels that it reads, if these are to be copied for it.
+
+    With a stride of 2 these are a quarter of the images that would be put in another order.
+    """
+    at, images = geometry_of(node.attributes), int(node.op is not convolution)
+    kernel = node.attributes["kernel"] if images else node.sources[1].shape[2:]
+    x, ones = node.sources[images], (1,) * len(at.stride)
+    one_tap = kernel == ones and not any(map(any, at.padding))
+    if not one_tap or at.stride == ones or not turns_channels(x):
+        return node
+    with gradient_mode(False), recorded_at(node.site):
+        sources = list(node.sources)
+        sources[images] = layouts.pixels(x, at.stride)
+        return node.op(*sources, **node.attributes | {"stride": ones})
 
 
 def own_part(made: Node, node: Node) -> Node:
