@@ -52,6 +52,9 @@ from tinygrad_cuda.core.dtypes import (
     int32,
     int64,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from tinygrad_cuda.core.dtypes import DType as dtype
 from tinygrad_cuda.core.dtypes import bool_ as bool
@@ -321,6 +324,9 @@ __all__ = [
     "true_divide",
     "tune",
     "typename",
+    "uint16",
+    "uint32",
+    "uint64",
     "uint8",
     "unsafe_chunk",
     "unsafe_split",

@@ -114,7 +114,7 @@ def _input_gradient(problem: Problem, g: Array, w: Array) -> Array:
     wide = _wide(problem, None, _exact(g))
     slope = g.astype(wide.dtype)
     for windows, taps, outputs in _terms(problem):
-        wide[windows] += np.einsum("no...,oc->nc...", slope[:, outputs], w[taps])
+        wide[windows] += np.einsum("no...,oc->nc...", slope[:, outputs], w[taps].astype(wide.dtype))
     return wide[_inner(problem)].astype(g.dtype)
 
 

@@ -237,7 +237,7 @@ def stored(number: Any, dtype: DType) -> Any:
         return bool(number)
     if dtype.is_integer:
         bits = 8 * dtype.itemsize
-        low = 0 if dtype is dtypes.uint8 else -(1 << (bits - 1))
+        low = -(1 << (bits - 1)) if dtype.is_signed else 0
         return (int(number) - low) % (1 << bits) + low
     if isinstance(number, complex):
         raise Undefined
@@ -323,8 +323,8 @@ def _where() -> Iterator[Sample]:
 def _convert(to: DType) -> Callable[[Any], Any]:
     def formula(x: Any) -> Any:
         if isinstance(x, float) and to.is_integer:
-            limit = 2.0 ** (63 if to.itemsize == 8 else 31)
-            if not -limit <= x < limit:
+            limit = 2.0 ** (63 if to.itemsize == 8 or to is dtypes.uint32 else 31)
+            if not -limit <= x < (2.0**64 if to is dtypes.uint64 else limit):
                 raise Undefined
         return x
 
@@ -339,12 +339,32 @@ def _casts() -> Iterator[Sample]:
                 {"dtype": to}, expected=by_element(_convert(to), to), signs=True,
                 exact=not (source is dtypes.float64 and to in FLOATS[2:]),
             )  # fmt: skip
+    yield from _casts_to_unsigned()
     for view, shape in (("transposed", (3, 4)), ("plain", ()), ("plain", (0, 2))):
         x = some(generator("cast", view, shape), shape, dtypes.float64)
         yield Sample(
             ew.cast, f"smooth {view} {shape}", (VIEWS[view](x),), {"dtype": dtypes.float64},
             differentiate=True, exact=True,
         )  # fmt: skip
+
+
+# Floating numbers around the limits of unsigned dtypes and of the integers they go through.
+AROUND = tuple(
+    sign * (2.0**bits + more)
+    for bits in (8, 16, 31, 32, 63, 64, 70)
+    for sign in (1, -1)
+    for more in (-(2.0 ** (bits - 20)), 0, 300)
+)  # fmt: skip
+
+
+def _casts_to_unsigned() -> Iterator[Sample]:
+    for source in FLOATS[:2]:
+        for to in INTEGERS[-3:]:
+            yield Sample(
+                ew.cast, f"{source.name} around the limits of {to.name}",
+                (plain(cast(np.array(AROUND), source)),), {"dtype": to}, exact=True,
+                expected=by_element(_convert(to), to),
+            )  # fmt: skip
 
 
 def _ties() -> Iterator[Sample]:

@@ -345,7 +345,7 @@ def rare() -> Iterator[Sample]:
         a, b = edge_pairs(dtype)
         # The magnitude of the lowest number is no number of the dtype.
         kept = (a != np.iinfo(dtype.numpy).min) & (b != np.iinfo(dtype.numpy).min)
-        a, b = (a[kept], b[kept]) if dtype is not dtypes.uint8 else (a, b)
+        a, b = (a[kept], b[kept]) if dtype.is_signed else (a, b)
         yield Sample(
             rare_ops.gcd, dtype.name, (plain(a), plain(b)), exact=True,
             expected=by_element(math.gcd),

@@ -22,7 +22,10 @@ Array = np.ndarray[Any, Any]
 Step = tuple[Op, dict[str, Any]]
 
 FLOATS = (dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16)
-INTEGERS = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.int32, dtypes.int64)
+INTEGERS = (
+    dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.int32, dtypes.int64,
+    dtypes.uint16, dtypes.uint32, dtypes.uint64,
+)  # fmt: skip
 NUMBERS = FLOATS + INTEGERS
 ALL = NUMBERS + (dtypes.bool_,)
 
@@ -165,7 +168,8 @@ def extremes(dtype: DType) -> Array:
     if dtype is dtypes.bool_:
         return np.array([False, True])
     info = np.iinfo(dtype.numpy)
-    inner = [-7, -3, -2, -1] if info.min < 0 else [100]
+    half = info.max // 2  # after it an unsigned number's highest bit is set
+    inner = [-7, -3, -2, -1] if info.min < 0 else [100, half, half + 1, info.max - 1]
     return np.array([info.min, *inner, 0, 1, 2, 3, 7, info.max], dtype.numpy)
 
 
@@ -191,7 +195,7 @@ def some(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Arra
     if dtype is dtypes.bool_:
         return np.asarray(rng.integers(0, 2, shape)).astype(bool)
     if dtype.is_integer:
-        low = 0 if dtype is dtypes.uint8 else -100
+        low = -100 if dtype.is_signed else 0
         return np.asarray(rng.integers(low, 100, shape)).astype(dtype.numpy)
     return cast(rng.uniform(-2, 2, shape), dtype)
 

@@ -99,14 +99,14 @@ def test_labels_that_are_sums_of_the_same_rows() -> None:
     agree(program)
 
 
-@pytest.mark.parametrize("dtype", [tc.uint8, tc.int8, tc.int16])
+@pytest.mark.parametrize("dtype", [tc.uint8, tc.int8, tc.int16, tc.uint16, tc.uint32, tc.uint64])
 def test_small_integers_meet_a_python_number(dtype: DType) -> None:
     """A literal has the dtype's own C type: no overload is left to choose."""
 
     def program(device: str) -> list[Tensor]:
         x = tc.tensor([1, 2, 3, 100, 5, 7], dtype=dtype, device=device)
-        y = x if dtype is tc.uint8 else tc.where(x > 2, -x, x)
-        numbers = (3, 2) if dtype is tc.uint8 else (3, -2)
+        y = tc.where(x > 2, -x, x) if dtype.is_signed else x
+        numbers = (3, -2) if dtype.is_signed else (3, 2)
         return [
             result
             for n in numbers

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench import Bench, softmax, spread
+from sampling import INTEGERS
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core import dtypes
@@ -401,7 +402,7 @@ def test_chains_of_every_float(bench: Bench, dtype: DType) -> None:
     bench.check(ew.add(ew.mul(x, y), mv.expand(total, shape=x.shape)), tolerance=3e-2)
 
 
-@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8, dtypes.int64, dtypes.bool_])
+@pytest.mark.parametrize("dtype", [*INTEGERS, dtypes.bool_])
 def test_integers_wrap_and_booleans_stay(bench: Bench, dtype: DType) -> None:
     x, y = bench(9, 130, dtype=dtype), bench(9, 130, dtype=dtype)
     outputs = [ew.add(x, y), ew.mul(x, y), rd.max(x, axes=(0,)), rd.min(x, axes=(1,))]

@@ -188,8 +188,13 @@ def unknown_dtype() -> None:
 
 
 @case
-def unsigned_array() -> None:
-    tc.tensor(np.zeros(3, np.uint16), device="cpu")  # here
+def array_of_texts() -> None:
+    tc.tensor(np.zeros(3, "U4"), device="cpu")  # here
+
+
+@case
+def uint64_with_signed() -> None:
+    tc.ones(3, dtype=tc.uint64, device="cpu") + tc.ones(3, dtype=tc.int32, device="cpu")  # here
 
 
 @case

@@ -1,6 +1,7 @@
-"""The twelve dtypes and PyTorch's promotion rules.
+"""The fifteen dtypes and PyTorch's promotion rules.
 
-Python scalars are weak, and 0-d tensors rank below dimensioned ones of the same category.
+Python scalars are weak, and 0-d tensors rank below dimensioned ones of the same category. Between
+uint16, uint32, uint64 and other integers PyTorch has no rule, and the array API standard's holds.
 """
 
 from __future__ import annotations
@@ -89,26 +90,29 @@ int8 = DType("int8", np.int8, "signed char", "signed char", 1, 2)
 int16 = DType("int16", np.int16, "short", "short", 1, 3)
 int32 = DType("int32", np.int32, "int", "int", 1, 4)
 int64 = DType("int64", np.int64, "long long", "long long", 1, 5)
-float16 = DType("float16", np.float16, "tgc_half", "float", 2, 6)
-bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, "tgc_bfloat16", "float", 2, 7)
-float32 = DType("float32", np.float32, "float", "float", 2, 8)
-float64 = DType("float64", np.float64, "double", "double", 2, 9)
+uint16 = DType("uint16", np.uint16, "unsigned short", "unsigned short", 1, 6)
+uint32 = DType("uint32", np.uint32, "unsigned", "unsigned", 1, 7)
+uint64 = DType("uint64", np.uint64, "unsigned long long", "unsigned long long", 1, 8)
+float16 = DType("float16", np.float16, "tgc_half", "float", 2, 9)
+bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, "tgc_bfloat16", "float", 2, 10)
+float32 = DType("float32", np.float32, "float", "float", 2, 11)
+float64 = DType("float64", np.float64, "double", "double", 2, 12)
 complex64 = DType(
-    "complex64", np.complex64, "tgc_complex<float>", "tgc_complex<float>", 3, 10
+    "complex64", np.complex64, "tgc_complex<float>", "tgc_complex<float>", 3, 13
 )  # fmt: skip
 complex128 = DType(
-    "complex128", np.complex128, "tgc_complex<double>", "tgc_complex<double>", 3, 11
+    "complex128", np.complex128, "tgc_complex<double>", "tgc_complex<double>", 3, 14
 )  # fmt: skip
 
 # Of real numbers: what every op has in mind that does not speak of complex ones.
 ALL: tuple[DType, ...] = (
-    bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
+    bool_, uint8, int8, int16, int32, int64, uint16, uint32, uint64, float16, bfloat16, float32,
+    float64,
 )  # fmt: skip
 COMPLEX: tuple[DType, ...] = (complex64, complex128)
 _REAL = {complex64: float32, complex128: float64}
 _COMPLEX = "there is no arithmetic of complex numbers with 16-bit parts"
 _EIGHT = "there is no arithmetic of 8-bit floats"
-_UNSIGNED = "of unsigned integers there is uint8 only"
 _QUANTIZED = "quantized tensors are out of scope"
 UNSUPPORTED = {
     dtype.name: dtype
@@ -118,9 +122,6 @@ UNSUPPORTED = {
         UnsupportedDType("float8_e4m3fnuz", _EIGHT, 2),
         UnsupportedDType("float8_e5m2", _EIGHT, 2),
         UnsupportedDType("float8_e5m2fnuz", _EIGHT, 2),
-        UnsupportedDType("uint16", _UNSIGNED),
-        UnsupportedDType("uint32", _UNSIGNED),
-        UnsupportedDType("uint64", _UNSIGNED),
         UnsupportedDType("quint8", _QUANTIZED),
         UnsupportedDType("qint8", _QUANTIZED),
         UnsupportedDType("qint32", _QUANTIZED),
@@ -138,7 +139,7 @@ def from_numpy(dtype: Any) -> DType:
     """The DType of a NumPy dtype.
 
     Raises:
-        DTypeError: the NumPy dtype has no counterpart (object, text, unsigned 16 and wider).
+        DTypeError: the NumPy dtype has no counterpart (object, text, dates).
     """
     dtype_ = _BY_NUMPY.get(np.dtype(dtype))
     if dtype_ is None:
@@ -192,9 +193,28 @@ def promote(a: DType, b: DType) -> DType:
     if a.category == 2:
         # float16 and bfloat16 hold values the other lacks: only float32 holds both.
         return float32 if {a.name, b.name} == {"float16", "bfloat16"} else max_rank(a, b)
-    if {a.name, b.name} == {"uint8", "int8"}:
-        return int16
-    return max_rank(a, b)
+    return _promoted_integer(a, b) if a.category == 1 else max_rank(a, b)
+
+
+def _promoted_integer(a: DType, b: DType) -> DType:
+    """The smallest integer dtype with the values of both.
+
+    Raises:
+        DTypeError: there is none: uint64 with a signed one.
+    """
+    if a.is_signed == b.is_signed:
+        return a if a.itemsize > b.itemsize else b
+    signed, unsigned = (a, b) if a.is_signed else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    if unsigned is uint64:
+        raise DTypeError(
+            "promotion", "no integer dtype has the values of both",
+            expect="uint64 with an unsigned dtype, or a Python number",
+            actual=f"{a.name} and {b.name}",
+            hint=f"cast one of them first, e.g. x.to(tc.{signed.name})",
+        )  # fmt: skip
+    return {1: int16, 2: int32, 4: int64}[unsigned.itemsize]
 
 
 def max_rank(a: DType, b: DType) -> DType:
@@ -302,7 +322,7 @@ FLOAT_LIMITS: dict[str, tuple[float, float]] = {
 def number_of(op: str, value: Any, dtype: DType) -> Any:
     """A Python number as one element of `dtype`: truncated to an integer, the truth of a bool.
 
-    A negative integer wraps in uint8, as in PyTorch; nan and infinities are floats.
+    A negative integer wraps in an unsigned dtype, as in PyTorch; nan and infinities are floats.
 
     Raises:
         ArgumentError: the dtype cannot hold the number.
@@ -322,8 +342,8 @@ def number_of(op: str, value: Any, dtype: DType) -> Any:
     if dtype.category == 2:
         if low <= value <= high or value != value or value in (float("inf"), -float("inf")):
             return float(value)
-    elif low <= value <= high and not (dtype is uint8 and value < 0 and isinstance(value, float)):
-        return int(value) % 256 if dtype is uint8 else int(value)
+    elif low <= value <= high and (dtype.is_signed or value >= 0 or not isinstance(value, float)):
+        return int(value) if dtype.is_signed else int(value) % (high + 1)
     raise ArgumentError(
         op,
         f"the number does not fit {dtype.name}",
@@ -331,6 +351,11 @@ def number_of(op: str, value: Any, dtype: DType) -> Any:
         actual=repr(value),
         hint="cast the tensor first, e.g. x.long() or x.float()",
     )
+
+
+def signed_64(value: int) -> int:
+    """The int64 of an integer's low 64 bits: constants of uint64 are held as such."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _real_number(value: complex) -> float:
@@ -341,5 +366,7 @@ def _limits(dtype: DType) -> tuple[Any, Any]:
     """The lowest and the largest number that `number_of` converts."""
     if dtype.category == 2:
         return FLOAT_LIMITS[dtype.name]
-    bound = 1 << (8 * dtype.itemsize - 1)
-    return (-255, 255) if dtype is uint8 else (-bound, bound - 1)
+    bits = 8 * dtype.itemsize
+    if dtype.is_signed:
+        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    return 1 - (1 << bits), (1 << bits) - 1

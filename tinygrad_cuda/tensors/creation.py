@@ -14,7 +14,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU, Device, as_device, chosen
-from tinygrad_cuda.core.dtypes import DType, as_dtype
+from tinygrad_cuda.core.dtypes import DType, as_dtype, signed_64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, watching
@@ -129,6 +129,10 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         with np.errstate(over="ignore"):  # beyond the range is infinity
             return np.array(_nested(data), dtype=np.float64).astype(dtype.numpy)
     array = np.array(_nested(data))
+    if dtype is not None and (
+        array.dtype.kind == "O" or (dtype is dtypes.uint64 and array.dtype.kind == "f")
+    ):
+        array = _whole(data, dtype)
     if dtype is not None:
         if array.size and dtype.category == 1 and array.dtype.kind in "iuf":
             for extreme in (array.min(), array.max()):
@@ -146,6 +150,16 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "iu":
         return array.astype(np.int64)
     return array
+
+
+def _whole(data: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    """Lists of integers, of which NumPy makes floats or objects where some need over 63 bits."""
+    objects = np.array(_nested(data), dtype=object)
+    for value in objects.flat:
+        if not isinstance(value, int | float | np.number | np.bool_):
+            raise DTypeError("tensor", "not a number", expect="numbers", actual=repr(value))
+    numbers = [dtypes.number_of("tensor", number, dtype) for number in objects.flat]
+    return np.array(numbers, dtype.numpy).reshape(objects.shape)
 
 
 def _collect_kinds(data: Any, collected: set[Any]) -> None:
@@ -231,6 +245,8 @@ def tensor(
         return as_leaf(wrap(buffer_node(array, target)), requires_grad)
     try:
         array = _as_array(data, wanted)
+    except ArgumentError:  # which is a ValueError: of a number that does not fit
+        raise
     except ValueError as error:
         raise ArgumentError(
             "tensor",
@@ -418,7 +434,7 @@ def arange(
     length = math.ceil((end - start) / step)
     if dtype is not None and as_dtype(dtype).is_integer:
         # As in PyTorch, the length is that of the real numbers, the elements count in whole ones.
-        start, step = int(start), int(step)
+        start, step = signed_64(int(start)), signed_64(int(step))
     if dtype is None:
         whole = all(isinstance(value, int) for value in (start, end, step))
         chosen = dtypes.int64 if whole else defaults.dtype

@@ -200,7 +200,10 @@ def random_(
     if to is None:
         exact = {"float64": 2**53, "float32": 2**24, "float16": 2**11, "bfloat16": 2**8, "bool": 1}
         name = node.dtype.name
-        to = exact[name] + 1 if name in exact else int(np.iinfo(node.dtype.numpy).max)
+        if name in exact:
+            to = exact[name] + 1
+        else:  # draws are of int64, also for uint64
+            to = min(int(np.iinfo(node.dtype.numpy).max), 2**63 - 1)
     if to <= from_:
         raise ArgumentError(
             "random_", "the range is empty", expect="from < to", actual=f"[{from_}, {to})"

@@ -30,6 +30,9 @@ NAMES = {
 }
 OF_DTYPE = {
     **{dtype: name for name, dtype in NAMES.items()},
+    dtypes.uint16: "UInt16Tensor",
+    dtypes.uint32: "UInt32Tensor",
+    dtypes.uint64: "UInt64Tensor",
     dtypes.complex64: "ComplexFloatTensor",
     dtypes.complex128: "ComplexDoubleTensor",
 }

@@ -96,7 +96,7 @@ class FactMethods:
 
     def is_signed(self: Tensor) -> bool:  # type: ignore[misc]
         """Whether the dtype has negative numbers."""
-        return self.dtype.name not in ("bool", "uint8")
+        return self.dtype.is_signed
 
     def is_nonzero(self: Tensor) -> bool:  # type: ignore[misc]
         """Whether the one element is not zero."""

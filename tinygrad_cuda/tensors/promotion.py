@@ -122,7 +122,7 @@ def _in_64_bits(op: str, value: Any, dtype: DType) -> Any:
     if dtype.category > 1 and -FLOAT_MAX <= value <= FLOAT_MAX:
         return float(value)
     if dtype.is_integer and -(1 << 63) <= value < 1 << 64:
-        return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+        return dtypes.signed_64(value)
     raise ArgumentError(
         op, "the number is too large", expect="an integer of at most 64 bits", actual=str(value)
     )

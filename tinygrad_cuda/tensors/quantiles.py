@@ -44,10 +44,8 @@ def _median_of_all(input: Tensor, ignore_nan: bool) -> Tensor:
     node = input.node
     if not prod(node.shape):
         if not node.dtype.is_floating:
-            # What PyTorch's cast makes of NaN.
-            wide, is_bool = node.dtype.itemsize >= 4, node.dtype.name == "bool"
-            cast = int(np.iinfo(node.dtype.numpy).min) if wide else int(is_bool)
-            return wrap(common.full(cast, (), node))
+            cast = elementwise.cast_array(np.array(np.nan), node.dtype)
+            return wrap(common.full(cast.item(), (), node))
         return wrap(common.full(float("nan"), (), node))
     flat = wrap(movement.reshape(node, shape=(prod(node.shape),)))
     middle: Tensor = _median(flat, 0, False, ignore_nan).values

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import dtypes
-from tinygrad_cuda.core.dtypes import float64, int64
+from tinygrad_cuda.core.dtypes import DType, float64, int64, uint64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached
@@ -488,7 +488,7 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
 
 
 def _shift_operands(name: str, input: Any, other: Any) -> tuple[Node, Node, Node]:
-    """The operands, the power of two, and where the distance is a legal one."""
+    """The first operand, the power of two as `_shifted_in`, and where the distance is legal."""
     a, b = promote(name, input, other)
     if a.dtype.category != 1:
         raise DTypeError(name, "needs integers", expect="an integer dtype", actual=a.dtype.name)
@@ -497,15 +497,21 @@ def _shift_operands(name: str, input: Any, other: Any) -> tuple[Node, Node, Node
         elementwise.ge(b, common.full_like(b, 0)), elementwise.lt(b, common.full_like(b, bits))
     )
     distance = elementwise.where(legal, b, common.full_like(b, 0))
-    power = elementwise.pow(common.full(2, a.shape, a, int64), to_dtype(distance, int64))
+    wide = _shifted_in(a)
+    power = elementwise.pow(common.full(2, a.shape, a, wide), to_dtype(distance, wide))
     return a, power, legal
+
+
+def _shifted_in(a: Node) -> DType:
+    """The dtype of 64 bits in which integers are shifted."""
+    return a.dtype if a.dtype is uint64 else int64
 
 
 @keeps_layout
 def bitwise_left_shift(input: Any, other: Any) -> Tensor:
     """``input << other``."""
     a, power, legal = _shift_operands("bitwise_left_shift", input, other)
-    shifted = to_dtype(elementwise.mul(to_dtype(a, int64), power), a.dtype)
+    shifted = to_dtype(elementwise.mul(to_dtype(a, power.dtype), power), a.dtype)
     return wrap(elementwise.where(legal, shifted, common.full_like(a, 0)))
 
 
@@ -514,10 +520,8 @@ def bitwise_right_shift(input: Any, other: Any) -> Tensor:
     """``input >> other``; the sign stays."""
     a, power, legal = _shift_operands("bitwise_right_shift", input, other)
     below = elementwise.lt(a, common.full_like(a, 0))
-    sign = elementwise.where(
-        below, common.full(-1, a.shape, a, int64), common.full(0, a.shape, a, int64)
-    )
-    wide = elementwise.floor_divide(to_dtype(a, int64), power)
+    sign = elementwise.where(below, common.full_like(power, -1), common.full_like(power, 0))
+    wide = elementwise.floor_divide(to_dtype(a, power.dtype), power)
     # 2**63 does not fit int64: the bit that is left is the sign.
     fits = elementwise.logical_and(legal, elementwise.gt(power, common.full_like(power, 0)))
     return wrap(to_dtype(elementwise.where(fits, wide, sign), a.dtype))

@@ -268,10 +268,9 @@ def _show(number: int, shown: Shown) -> str:
             "export_cuda", "complex results are not printed", expect="a real dtype",
             actual=f"{shown.text} {dtype.name}", hint="return tc.view_as_real(z)",
         )  # fmt: skip
-    kind = {"bfloat16": "tgc_brain", "bool": "tgc_unsigned", "uint8": "tgc_unsigned"}.get(
-        dtype.name
-    )
-    kind = kind or ("tgc_signed" if dtype.category == 1 else "tgc_floating")
+    whole = "tgc_signed" if dtype.is_signed else "tgc_unsigned"
+    kind = "tgc_brain" if dtype.name == "bfloat16" else "tgc_floating"
+    kind = kind if dtype.is_floating else whole
     text = f'"result {number}", {shown.text}, {prod(shown.shape)}, {kind}, {dtype.itemsize}'
     return f"same &= tgc_show(step, {text}) == expected{number}[step];"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, bool_, float32, float64
+from tinygrad_cuda.core.dtypes import DType, bool_, float32, float64, uint32, uint64
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs, SameSpecOp, same_spec
@@ -75,6 +75,12 @@ def _op(
 
 # Arithmetic ---------------------------------------------------------------------------------
 
+
+def _product_text(t: DType) -> str:
+    """C's product of two uint16 is one of int, which it overflows: device.cuh has another."""
+    return {"bool": "{0} && {1}", "uint16": "tgc_product({0}, {1})"}.get(t.name, "{0} * {1}")
+
+
 add: SameSpecOp = _op(
     "add", np.add, lambda t: "{0} || {1}" if t is bool_ else "{0} + {1}",
     lambda g, out, a, b: g,
@@ -87,7 +93,7 @@ sub: SameSpecOp = _op(
     domain="arithmetic",
 )  # fmt: skip
 mul: SameSpecOp = _op(
-    "mul", np.multiply, lambda t: "{0} && {1}" if t is bool_ else "{0} * {1}",
+    "mul", np.multiply, _product_text,
     lambda g, out, a, b: mul(g, conjugated(b)),
     lambda g, out, a, b: mul(g, conjugated(a)),
 )  # fmt: skip
@@ -242,15 +248,24 @@ def _infer_cast(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -
     return ((sources[0].shape, attributes["dtype"]),)
 
 
+def _truncated(x: Any, dtype: DType) -> Any:
+    """As CUDA text does: truncate to a signed integer, then keep the low bits."""
+    if dtype is not uint64:
+        wide = np.int32 if dtype.itemsize < 8 and dtype is not uint32 else np.int64
+        return x.astype(wide).astype(dtype.numpy)
+    # The upper half, which int64 has not, goes through its lower half, as in C.
+    high = x >= 2.0**63
+    low = np.where(high, x - 2.0**63, x).astype(np.int64).astype(np.uint64)
+    return low ^ (high.astype(np.uint64) << np.uint64(63))
+
+
 def cast_array(x: Any, dtype: DType) -> Any:
     """The reference of `cast`; of a complex number its real part remains."""
     if x.dtype.kind == "c" and dtype.name != "bool" and not dtype.is_complex:
         x = x.real
     if x.dtype.kind not in "iub" and dtype.category < 2 and dtype.name != "bool":
-        # As CUDA text does: truncate in 64 bits, then keep the low bits.
         with np.errstate(invalid="ignore"):
-            wide = np.int32 if dtype.itemsize < 8 else np.int64
-            return x.astype(np.float64).astype(wide).astype(dtype.numpy)
+            return _truncated(x.astype(np.float64), dtype)
     with np.errstate(over="ignore"):
         return x.astype(dtype.numpy)
 

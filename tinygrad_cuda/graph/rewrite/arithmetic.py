@@ -187,7 +187,7 @@ def abs_sign(node: Node) -> Node | None:
     x = node.sources[0]
     if x.op is ew.abs:
         return x
-    return ew.abs(x.sources[0]) if x.op is ew.neg and x.dtype.name != "uint8" else None
+    return ew.abs(x.sources[0]) if x.op is ew.neg and x.dtype.is_signed else None
 
 
 def neg_neg(node: Node) -> Node | None:
@@ -302,10 +302,11 @@ def _holds(narrow: DType, wide: DType) -> bool:
         return _holds(narrow.to_real(), wide.to_real()) and wide.is_complex
     if narrow.is_floating:
         return bool(wide.is_floating and narrow.itemsize < wide.itemsize)
-    unsigned = narrow.name == "uint8"
-    bits = 8 * narrow.itemsize - (not unsigned)
+    bits = 8 * narrow.itemsize - narrow.is_signed
     if wide.is_floating:
         return bool(bits <= _MANTISSA[wide.name])
+    if narrow.is_signed and not wide.is_signed:
+        return False
     return bool(wide.is_integer and narrow.itemsize < wide.itemsize)
 
 

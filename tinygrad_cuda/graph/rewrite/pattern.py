@@ -61,13 +61,21 @@ def is_literal(value: Any) -> bool:
 
 
 def rounded(value: Any, dtype: DType) -> Number:
-    """A Python number that the dtype holds exactly."""
+    """A Python number that the dtype holds exactly; integers of any size wrap."""
+    if dtype.is_integer and isinstance(value, int):
+        value = _wrapped(value, dtype)
     with np.errstate(all="ignore"):
         array = np.asarray(value).astype(dtype.numpy)
     number: Any = float(array) if dtype.is_floating else array.item()
     if dtype.is_complex:  # a real one stays a number of `constant`
         return number if number.imag else number.real  # type: ignore[no-any-return]
     return number  # type: ignore[no-any-return]
+
+
+def _wrapped(value: int, dtype: DType) -> int:
+    bits = 8 * dtype.itemsize
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if dtype.is_signed and value >> (bits - 1) else value
 
 
 def constant_like(value: Any, like: Node) -> Node:

@@ -191,27 +191,17 @@ def reduce_constant(node: Node) -> Node | None:
     if node.op is rd.sum:
         if value is None:
             return _times_count(one, count)
-        return constant_like(_wrapped(value * count, node), node)
+        return constant_like(value * count, node)
     if node.op is not rd.prod or value is None:
         return None
     if node.dtype.is_floating:
         return constant_like(1, node) if value == 1 else None
-    return constant_like(_wrapped(pow(int(value), count, 1 << 64), node), node)
+    return constant_like(pow(int(value), count, 1 << 64), node)
 
 
 def _row(node: Node) -> rd.ReductionOp:
     assert isinstance(node.op, rd.ReductionOp), node
     return node.op
-
-
-def _wrapped(value: Any, node: Node) -> Any:
-    """An integer of any size, cut to the dtype's bits."""
-    if node.dtype.is_floating:
-        return value
-    bits = 8 * node.dtype.itemsize
-    value = int(value) & ((1 << bits) - 1)
-    signed = node.dtype.name != "uint8"
-    return value - (1 << bits) if signed and value >> (bits - 1) else value
 
 
 def reduce_expanded(node: Node) -> Node | None:
@@ -231,7 +221,7 @@ def _times_count(x: Node, count: int) -> Node | None:
     """None where a half type does not hold the count: then the product is not the sum."""
     if x.dtype.is_floating and rounded(count, x.dtype) != count:
         return None
-    return ew.mul(x, constant_like(_wrapped(count, x), x))
+    return ew.mul(x, constant_like(count, x))
 
 
 # Anything ------------------------------------------------------------------------------------

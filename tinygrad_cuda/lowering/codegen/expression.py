@@ -32,7 +32,7 @@ EARLY = 48  # registers of a thread for operands that are loaded before the firs
 VECTOR = 16  # bytes of a load at most
 DEAR = 8  # cost from which a value stays in registers for later phases instead of being made again
 _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
-_INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:LL)?\)?")  # as `literal` writes it
+_INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:U?LL|U)?\)?")  # as `literal` writes it
 
 
 # Of half types these give a value that needs no rounding, or, as a cast, round it themselves.
@@ -566,7 +566,7 @@ class RowRegisters:
             self.declarations.append(f"{ctype} {name}{size};")
             line = f"{register} = {text};"
             writer.scopes[depth].lines.append(line)
-            nbytes = 8 if ctype in ("double", "long long") else 4
+            nbytes = 8 if ctype in ("double", "long long", "unsigned long long") else 4
             if loaded is not None:
                 nbytes = max(loaded.dtype.itemsize, 4 if inner else 0)
             registers = self.trips * self.lanes * nbytes // 4
@@ -756,6 +756,10 @@ def _value(node: Node) -> Node:
     return node
 
 
+# Of literals in C, which are int without one.
+_SUFFIXES = {"int64": "LL", "uint32": "U", "uint64": "ULL"}
+
+
 def literal(value: Any, dtype: DType) -> str:
     """A number as C text of the dtype's compute type."""
     with np.errstate(all="ignore"):
@@ -769,7 +773,7 @@ def literal(value: Any, dtype: DType) -> str:
         number = int(item)
         if number == -(2**63):
             return "(-9223372036854775807LL - 1)"
-        text = str(number) + ("LL" if dtype.itemsize == 8 else "")
+        text = str(number) + _SUFFIXES.get(dtype.name, "")
         if number == -(2**31) and dtype.itemsize == 4:
             return "(-2147483647 - 1)"
         if dtype.itemsize < 4:  # C has no literals of these types, and templates compare types

@@ -4,7 +4,7 @@
 // device_twin.h supplies what CUDA has built in and TGC_EMULATOR is defined.
 //
 // Words used below. A *storage type* is what lies in memory (float, double, tgc_half, tgc_bfloat16,
-// signed char, unsigned char, short, int, long long, bool). Its *compute type* is what expressions
+// signed char, short, int, long long, these four unsigned, bool). Its *compute type* is what expressions
 // work on: float for the 16-bit floating types, the type itself for all others.
 
 #define TGC_DEVICE __device__ __forceinline__
@@ -126,7 +126,8 @@ TGC_DEVICE tgc_compute_t<T> tgc_element(const tgc_vector<T, N>& vector, int lane
 
 // ----------------------------------------------------------------------------------- conversions
 // To integers: truncate toward zero. What does not fit, and NaN, becomes the lowest int32 (int64
-// for a 64-bit target), as NumPy gives on x86-64; smaller integers are the low bits of that int32.
+// for a 64-bit target), as NumPy gives on x86-64; smaller integers are the low bits of that int32,
+// uint32 those of an int64. From 2**63 on uint64 has the number, and from 2**64 on 0.
 // To bool: value != 0, so that NaN is true. Integers to 16-bit floats go through float32.
 
 TGC_DEVICE int tgc_to_int(float value) {
@@ -138,6 +139,13 @@ TGC_DEVICE int tgc_to_int(double value) {
 template <class F> TGC_DEVICE long long tgc_to_long(F value) {
   return value >= F(-9223372036854775808.0) && value < F(9223372036854775808.0)
              ? (long long)value : (long long)(0x8000000000000000ull);
+}
+
+template <class F> TGC_DEVICE unsigned long long tgc_to_unsigned_long(F value) {
+  bool high = value >= F(9223372036854775808.0);
+  unsigned long long low = (unsigned long long)tgc_to_long(
+      high ? value - F(9223372036854775808.0) : value);
+  return low ^ ((unsigned long long)high << 63);
 }
 
 // The storage form of a compute value.
@@ -167,7 +175,9 @@ template <class To, class From> TGC_DEVICE To tgc_to_storage(From value) {
   } else if constexpr (tgc_same<To, bool>::value) {
     return value != From(0);
   } else if constexpr (tgc_is_floating<From>::value && !tgc_is_floating<To>::value) {
-    if constexpr (sizeof(To) == 8) return To(tgc_to_long(value));
+    if constexpr (tgc_same<To, unsigned long long>::value) return tgc_to_unsigned_long(value);
+    else if constexpr (sizeof(To) == 8 || tgc_same<To, unsigned>::value)
+      return To(tgc_to_long(value));
     else return To(tgc_to_int(value));
   } else {
     return To(value);
@@ -409,6 +419,11 @@ TGC_MATH2(nextafter)
 // depend on what stands beside it: inner products say it, elementwise operations round each.
 TGC_DEVICE float tgc_fma(float a, float b, float c) { return fmaf(a, b, c); }
 TGC_DEVICE double tgc_fma(double a, double b, double c) { return fma(a, b, c); }
+// A product that wraps: of two uint16 C makes one of int, which it overflows.
+template <class T> TGC_DEVICE T tgc_product(T a, T b) {
+  if constexpr (tgc_same<T, unsigned short>::value) return T(unsigned(a) * unsigned(b));
+  else return T(a * b);
+}
 // A sum of products goes on by one; integers wrap. In assembly, since the compiler rotates a loop of
 // its own fmaf with moves and more registers (64 instead of 56).
 template <class T> TGC_DEVICE T tgc_multiply_add(T a, T b, T sum) {
@@ -419,7 +434,7 @@ template <class T> TGC_DEVICE T tgc_multiply_add(T a, T b, T sum) {
   }
 #endif
   if constexpr (tgc_is_floating<T>::value) return tgc_fma(a, b, sum);
-  else return T(sum + a * b);
+  else return T(sum + tgc_product(a, b));
 }
 
 // Rounded by themselves, whatever the compiler's options are.
@@ -835,7 +850,9 @@ struct tgc_sum_op {
 };
 struct tgc_product_op {
   static constexpr bool symmetric = true;
-  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return T(a * b); }
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const {
+    return tgc_product(a, b);
+  }
 };
 struct tgc_max_op {
   static constexpr bool symmetric = true;

@@ -56,7 +56,7 @@ def hardtanh(
         )  # fmt: skip
     if not input.dtype.is_floating:
         low, high = int(min_val), int(max_val)
-        if input.dtype.name == "uint8" and min(low, high) < 0:
+        if not input.dtype.is_signed and min(low, high) < 0:
             raise ArgumentError(
                 "hardtanh", "an unsigned input has no negative bounds", expect="bounds >= 0",
                 actual=f"{min_val} and {max_val}",

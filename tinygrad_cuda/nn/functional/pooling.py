@@ -7,7 +7,7 @@ from math import prod
 from operator import or_
 from typing import Any
 
-from tinygrad_cuda.core.dtypes import bool_, int64
+from tinygrad_cuda.core.dtypes import bool_, iinfo, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import mode
@@ -149,7 +149,7 @@ class _Pool:
 def _lowest(x: Tensor) -> Any:
     if x.dtype.is_floating:
         return -float("inf")
-    return 0 if x.dtype.name == "uint8" else -(2 ** (8 * x.dtype.itemsize - 1))
+    return iinfo(x.dtype).min
 
 
 def _max_pool(
