@@ -115,12 +115,17 @@ def test_values_that_change_places(tmp_path: Path) -> None:
 def test_every_dtype_is_printed(tmp_path: Path) -> None:
     def f(x: Any) -> Any:
         floats = [x, x.half() * 1e-7, x.bfloat16(), x.double() / 3]
-        return [*floats, x.long() - 3, x.to(tc.uint8), x > 1, x.to(tc.int8) - 5, x.half() * 70000.0]
+        wide = [x.to(dtype) - 2 for dtype in (tc.uint16, tc.uint32, tc.uint64)]
+        small = [x.to(tc.uint8), x > 1, x.to(tc.int8) - 5, x.half() * 70000.0]
+        return [*wide, *floats, x.long() - 3, *small]
 
     tc.export_cuda(f, tmp_path / "dtypes.cu", tc.arange(3.0, device="emu"))
     lines = printed(built(tmp_path / "dtypes.cu"))
     shown = [line.split(" = ")[1].rsplit("  ", 1)[0] for line in lines[:-1]]
     assert lines[-1] == SAME
+    assert shown[:3] == [
+        "65534 65535 0", "4.29496729e+09 4.2949673e+09 0", "1.84467441e+19 1.84467441e+19 0",
+    ]  # fmt: skip
     assert shown[-8:] == [
         "0 1.1920929e-07 1.78813934e-07", "0 1 2", "0 0.333333333 0.666666667", "-3 -2 -1",
         "0 1 2", "0 0 1", "-5 -4 -3", "0 inf inf",

@@ -251,6 +251,11 @@ def test_signatures() -> None:
         raw_text('extern "C" __global__ void f(float4 v) {}', "f")
     with pytest.raises(tc.ArgumentError, match="cannot be passed"):
         raw_text('extern "C" __global__ void f(float** v) {}', "f")
+    source = """extern "C" __global__ void wide(unsigned short* a, uint32_t* b, const size_t* c,
+                                                unsigned* d, unsigned long long* e) {}"""
+    assert [p.dtype.name if p.dtype else "" for p in raw_text(source, "wide").parameters] == [
+        "uint16", "uint32", "uint64", "uint32", "uint64",
+    ]  # fmt: skip
 
 
 def test_texts_that_no_compiler_takes_show_the_line() -> None:

@@ -23,6 +23,9 @@ from tinygrad_cuda.core.dtypes import (
     int32,
     int64,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 
 __array_api_version__ = "2024.12"

@@ -98,7 +98,10 @@ def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> bool:
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> bool:
     """Whether promotion of the first with the second gives the second."""
-    return promote(_dtype(from_), to) is to
+    try:
+        return promote(_dtype(from_), to) is to
+    except DTypeError:  # no dtype has the values of both
+        return False
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:

@@ -25,10 +25,13 @@ def array(op: str, value: Any) -> Tensor:
 
 
 def pair(op: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
-    """Two operands, of which one may be a Python number."""
-    if isinstance(x1, TensorBase):
-        return array(op, x1), array(op, x2 if isinstance(x2, TensorBase) else _number(x1, x2))
-    return array(op, _number(array(op, x2), x1)), array(op, x2)
+    """Two operands, of which one may be a Python number; both arrays promote, 0-d ones too."""
+    if not isinstance(x1, TensorBase):
+        return array(op, _number(array(op, x2), x1)), array(op, x2)
+    if not isinstance(x2, TensorBase):
+        return array(op, x1), array(op, _number(x1, x2))
+    first, second = common(op, [array(op, x1), array(op, x2)])
+    return first, second
 
 
 def _number(like: Any, value: Any) -> Tensor:

@@ -18,8 +18,7 @@ def _total_dtype(x: Tensor, dtype: DType | None) -> DType:
     """That of a sum: as wide as the default dtype of its kind at least."""
     if dtype is not None or x.dtype.is_floating:
         return dtype or x.dtype
-    unsigned = x.dtype.is_integer and not x.dtype.is_signed
-    return getattr(D, "uint64", int64) if unsigned else int64
+    return D.uint64 if x.dtype.is_integer and not x.dtype.is_signed else int64
 
 
 def sum(

@@ -15,7 +15,8 @@ Array = np.ndarray[Any, Any]
 DTYPES: dict[str, DType] = {
     "F32": dtypes.float32, "F64": dtypes.float64, "F16": dtypes.float16, "BF16": dtypes.bfloat16,
     "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "I32": dtypes.int32,
-    "I64": dtypes.int64, "BOOL": dtypes.bool_, "C64": dtypes.complex64,
+    "I64": dtypes.int64, "U16": dtypes.uint16, "U32": dtypes.uint32, "U64": dtypes.uint64,
+    "BOOL": dtypes.bool_, "C64": dtypes.complex64,
 }  # fmt: skip
 
 

@@ -17,7 +17,10 @@ _ELEMENTS: dict[str, DType] = {
     "signed char": dtypes.int8, "int8_t": dtypes.int8, "unsigned char": dtypes.uint8,
     "uint8_t": dtypes.uint8, "short": dtypes.int16, "int16_t": dtypes.int16,
     "int": dtypes.int32, "int32_t": dtypes.int32, "long long": dtypes.int64,
-    "long": dtypes.int64, "int64_t": dtypes.int64,
+    "long": dtypes.int64, "int64_t": dtypes.int64, "unsigned short": dtypes.uint16,
+    "uint16_t": dtypes.uint16, "unsigned": dtypes.uint32, "unsigned int": dtypes.uint32,
+    "uint32_t": dtypes.uint32, "unsigned long long": dtypes.uint64,
+    "unsigned long": dtypes.uint64, "uint64_t": dtypes.uint64, "size_t": dtypes.uint64,
 }  # fmt: skip
 # And by struct's letter, what a number is passed as.
 _NUMBERS = {
