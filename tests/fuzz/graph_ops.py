@@ -14,14 +14,20 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
-DTYPES = (*FLOATS, *INTEGERS, "bool")
-LARGEST = {"int8": 127, "uint8": 255, "int16": 32767, "int32": 2**31 - 1, "int64": 2**63 - 1}
+USUAL = ("int8", "uint8", "int16", "int32", "int64")
+UNSIGNED = ("uint16", "uint32", "uint64")  # drawn seldom: torch has few operations on them
+INTEGERS = (*USUAL, *UNSIGNED)
+DTYPES = (*FLOATS, *USUAL, "bool")
 
 
 def dtype_name(x: Any) -> str:
     """The name of a tensor's dtype without its library."""
     return str(x.dtype).rpartition(".")[2]
+
+
+def seldom_unsigned(k: random.Random, dtype: str) -> str:
+    """Another name for one in a few integer dtypes; all other draws are those without it."""
+    return k.choice(UNSIGNED) if dtype in USUAL and k.random() < 0.2 else dtype
 
 
 class Numbers(random.Random):
@@ -420,12 +426,13 @@ def _clamped(lib: Any, k: Numbers, x: Any) -> Any:
 
 
 def _cast(lib: Any, k: Numbers, x: Any) -> Any:
-    to = k.choice(DTYPES)
+    to, by_type = k.choice(DTYPES), k.flip()
+    to = seldom_unsigned(k, to)
     if dtype_name(x) in FLOATS and to == "bool":
         x = x.round()  # a rounding is not the truth of an element
     if dtype_name(x) in FLOATS and to in INTEGERS:
-        x = x.clamp(0 if to == "uint8" else -100, 100)
-    return x.to(getattr(lib, to)) if k.flip() else x.type(getattr(lib, to))
+        x = x.clamp(0 if to.startswith("u") else -100, 100)
+    return x.to(getattr(lib, to)) if by_type else x.type(getattr(lib, to))
 
 
 op("cast", "a", _cast, "cast")
@@ -437,7 +444,10 @@ op(
 )
 op("cast to half", "f", lambda lib, k, x: getattr(x, k.choice(("half", "bfloat16")))(), "cast")
 op("type_as", "af", lambda lib, k, x, y: x.type_as(y), "cast")
-op("cast wraps", "i", lambda lib, k, x: x.to(getattr(lib, k.choice(INTEGERS))), "cast", False)
+op(
+    "cast wraps", "i",
+    lambda lib, k, x: x.to(getattr(lib, seldom_unsigned(k, k.choice(USUAL)))), "cast", False,
+)  # fmt: skip
 
 # Reductions --------------------------------------------------------------------------------------
 

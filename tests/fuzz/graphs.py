@@ -34,6 +34,7 @@ from graph_ops import (
     Numbers,
     Unsuitable,
     dtype_name,
+    seldom_unsigned,
     unmoved,
 )
 
@@ -67,6 +68,7 @@ TORCH_LIMITS = (
     "bool dtype is not supported",
     "bool input",
     "Unsupported input type encountered",
+    "Promotion for uint16, uint32, uint64 types is not supported",
     "could not infer output dtype",
     # what its record of history cannot follow
     "derivative for",
@@ -116,7 +118,7 @@ NO_THIRD_DERIVATIVE = ("batch_norm", "instance_norm", "layer_norm")
 
 def generate(seed: int) -> Program:
     """The steps of a seed; each has a number of its own, by which others name its results."""
-    k = random.Random(seed)
+    k, apart = random.Random(seed), random.Random(f"unsigned {seed}")
     sizes = k.sample((2, 3, 4, 5, 7), 2) + [1]
     if k.random() < 0.15:
         sizes.append(0)
@@ -127,6 +129,7 @@ def generate(seed: int) -> Program:
     for _ in range(k.randint(3, 6)):
         shape = tuple(k.choice(sizes) for _ in range(k.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))))
         dtype = k.choice((main, main, main, k.choice(DTYPES), k.choice(("int64", "bool", "int32"))))
+        dtype = seldom_unsigned(apart, dtype)
         kind = k.choice(("normal", "normal", "normal", "ties"))
         grad = dtype in FLOATS and k.random() < 0.6
         program.append(("leaf", len(program), shape, dtype, kind, grad, k.getrandbits(32)))
@@ -158,7 +161,7 @@ def _leaf(lib: Any, step: Step, device: str | None, moved: random.Random | None)
     if dtype == "bool":
         data = numbers.random(shape) < 0.5
     elif dtype in INTEGERS:
-        data = numbers.integers(0 if dtype == "uint8" else -9, 10, shape)
+        data = numbers.integers(0 if dtype.startswith("u") else -9, 10, shape)
     elif kind == "ties":
         data = numbers.integers(-3, 4, shape).astype(np.float32)
     else:
