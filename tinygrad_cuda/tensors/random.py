@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core.device import CPU, Device
-from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, int64
+from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, iinfo, int64
 from tinygrad_cuda.core.errors import ArgumentError, CompileError, DTypeError
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape, as_shape
@@ -376,7 +376,7 @@ def randint(
             expect="low < high",
             actual=f"low={low}, high={high}",
         )
-    chosen = int64 if dtype is None else as_dtype(dtype)
+    chosen = _dtype_of_range(dtype, low, high)
     node = ops.random_integer.leaf(
         as_shape("randint", size),
         int64,
@@ -386,6 +386,19 @@ def randint(
         high=high,
     )
     return as_leaf(wrap(to_dtype(node, chosen)), requires_grad)
+
+
+def _dtype_of_range(dtype: DTypeLike, low: int, high: int) -> DType:
+    chosen = int64 if dtype is None else as_dtype(dtype)
+    if chosen.is_integer:
+        limits = iinfo(chosen)
+        if low < limits.min or high - 1 > limits.max:
+            raise ArgumentError(
+                "randint", f"{chosen.name} does not hold all of the range",
+                expect=f"numbers from {limits.min} to {limits.max}",
+                actual=f"low={low}, high={high}",
+            )  # fmt: skip
+    return chosen
 
 
 def randperm(

@@ -209,7 +209,25 @@ def test_compiled_functions_and_random_numbers(dtype: DType) -> None:
         )
     drawn = tc.randint(3, 9, (50,), dtype=dtype)
     assert drawn.dtype is dtype and 3 <= drawn.min().item() <= drawn.max().item() < 9
+    assert tc.randint(largest(tc.uint16), largest(tc.uint16) + 1, (1,), dtype=dtype).item() == 65535
+    with pytest.raises(tc.ArgumentError, match="does not hold all of the range"):
+        tc.randint(-1, 3, (2,), dtype=dtype)
     assert tc.zeros(50, dtype=dtype).random_().max().item() > 100
+
+
+@DEVICES
+@EACH
+def test_kernels_of_an_expression(dtype: DType, device: str) -> None:
+    a = some(dtype)
+
+    @tc.kernel("y = a > 7 ? b / a + 3 : a * b + 1")
+    def mixed(a: tc.Tensor, b: tc.Tensor) -> tc.Tensor:
+        return a
+
+    found = mixed(tc.tensor(a, device=device), tc.tensor(a[::-1].copy(), device=device))
+    pairs = zip(a.tolist(), a[::-1].tolist())
+    wanted = [y // x + 3 if x > 7 else x * y + 1 for x, y in pairs]
+    assert found.tolist() == [number % (largest(dtype) + 1) for number in wanted]
 
 
 def test_an_unsigned_index_is_refused_as_in_torch() -> None:
