@@ -519,13 +519,15 @@ EVERYTHING = kernel(
   bool odd = tgc_isnan(x) || tgc_isinf(y) || !tgc_isfinite(x);
   int k = tgc_to_int(x) + tgc_to_int(y);
   long long l = tgc_to_long(x) + tgc_to_long(y);
+  l += tgc_to_unsigned_long(x) + tgc_to_unsigned_long(y);
   x = tgc_multiply_add(x, x, x); k = tgc_multiply_add(k, k, k);
 #define INTEGER(TYPE) { typedef TYPE T; T a = T(k), c = T(l); \
-  a = tgc_abs(a); a = tgc_sign(T(a + 3)); a = tgc_max(a, c); a = tgc_min(a, T(9)); \
+  a = tgc_product(tgc_abs(a), c); a = tgc_sign(T(a + 3)); a = tgc_max(a, c); a = tgc_min(a, T(9)); \
   a = tgc_remainder(a, c); a = tgc_floor_divide(a, c); a = tgc_fmod(T(a + 7), c); \
   a = tgc_pow(a, c); a = tgc_shift_left(a, T(2)); a = tgc_shift_right(a, T(1)); \
   a = tgc_max(a, tgc_lowest<T>()); a = tgc_min(a, tgc_highest<T>()); k += a; }
   INTEGER(signed char) INTEGER(unsigned char) INTEGER(short) INTEGER(int) INTEGER(long long)
+  INTEGER(unsigned short) INTEGER(unsigned) INTEGER(unsigned long long)
   x += tgc_lowest<float>() + tgc_highest<float>() + tgc_cast<tgc_half>(y) + INFINITY + NAN;
   y += tgc_cast<tgc_bfloat16>(y) + tgc_cast<short>(x) + tgc_cast<bool>(y) + tgc_round_to_odd(y);
   x += tgc_half_value(tgc_half_bits(x)) + tgc_to_compute(tgc_bfloat16{tgc_bfloat16_bits(x)});
