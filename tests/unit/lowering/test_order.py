@@ -91,6 +91,27 @@ def test_a_copy_that_several_wait_for_comes_before_the_first_of_them() -> None:
     assert execution_order(before, traffic, sizes) == [0, 9, 1, 2, 3]
 
 
+def test_what_frees_most_comes_first() -> None:
+    """Kernel 1 needs memory before it frees more; kernel 2 needs none."""
+    before = {0: set[int](), 1: {0}, 2: {0}}
+    traffic = {0: Traffic([], "abc"), 1: Traffic("ab", ["d"]), 2: Traffic("c", [])}
+    sizes: dict[Hashable, int] = {"a": 2 * BIG, "b": BIG, "c": 2 * BIG, "d": 2 * BIG}
+    order = execution_order(before, traffic, sizes)
+    assert order == [0, 2, 1]
+    assert peak(order, traffic, sizes) == 5 * BIG < peak(list(before), traffic, sizes)
+
+
+def test_the_last_reader_of_a_copy_frees_it() -> None:
+    """Kernel 1 reads the weight's copy, as the forward product 0 did; an update waits for both."""
+    before = {9: set[int](), 0: {9}, 2: {0}, 1: {0, 9}}
+    traffic = {
+        9: Traffic([], ["w"], True), 0: Traffic(["w"], ["a"]), 2: Traffic(["a"], ["c"]),
+        1: Traffic(["w", "a"], []),
+    }  # fmt: skip
+    sizes: dict[Hashable, int] = dict.fromkeys("wac", 2 * BIG)
+    assert execution_order(before, traffic, sizes) == [9, 0, 1, 2]
+
+
 def test_small_values_change_no_order() -> None:
     before, traffic = backward(6, 1)
     sizes: dict[Hashable, int] = dict.fromkeys(range(6), BIG - 1)

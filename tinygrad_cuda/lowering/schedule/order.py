@@ -52,17 +52,16 @@ def execution_order(
         return _freeing_order(before, traffic, sizes)
     others = [kernel for kernel in before if kernel not in copies]
     own = {kernel: [copy for copy in copies if copy in before[kernel]] for kernel in others}
-    inside = {value for stores in copies.values() for value in stores}
     waits, joined, taken = dict[K, set[K]](), dict[K, Traffic](), set[K]()
     for kernel in others:
         waits[kernel] = (before[kernel] - copies.keys()).union(*(before[c] for c in own[kernel]))
-        first = [copy for copy in own[kernel] if copy not in taken]
+        own_reads, stores = traffic[kernel].reads, list(traffic[kernel].stores)
+        first = {copy: None for copy in own[kernel] if copy not in taken}
         taken.update(first)
+        for copy in own[kernel]:  # what does not read a copy had better not be why it is made
+            stores += [v for v in copies[copy] if copy in first or v not in own_reads]
         reads = dict.fromkeys(value for part in (*first, kernel) for value in traffic[part].reads)
-        early = [v for c in own[kernel] for v in copies[c] if v not in traffic[kernel].reads]
-        joined[kernel] = Traffic(
-            [value for value in reads if value not in inside], [*traffic[kernel].stores, *early]
-        )
+        joined[kernel] = Traffic(list(reads), stores)
     order: dict[K, None] = {}
     for kernel in _freeing_order(waits, joined, sizes):
         order.update(dict.fromkeys([*own[kernel], kernel]))
@@ -101,11 +100,17 @@ def _freeing_order(
     waiting = {kernel: len(before[kernel]) for kernel in kernels}
     ready = [number for kernel, number in position.items() if not waiting[kernel]]
     heapify(ready)
-    freeing = [number for number in ready if freed[kernels[number]] >= WORTH_AN_ORDER]
+    # Those that free most come first: the others may need memory before they free some.
+    freeing = [
+        (-freed[kernels[number]], number)
+        for number in ready
+        if freed[kernels[number]] >= WORTH_AN_ORDER
+    ]
+    heapify(freeing)
     done: set[K] = set()
     order: list[K] = []
     while ready or freeing:
-        kernel = kernels[heappop(freeing or ready)]
+        kernel = kernels[heappop(freeing)[1] if freeing else heappop(ready)]
         if kernel in done:
             continue
         done.add(kernel)
@@ -115,7 +120,7 @@ def _freeing_order(
             if not waiting[later]:
                 heappush(ready, position[later])
                 if freed[later] >= WORTH_AN_ORDER:
-                    heappush(freeing, position[later])
+                    heappush(freeing, (-freed[later], position[later]))
         for value in traffic[kernel].reads:
             users = readers[value]
             users.remove(kernel)
@@ -123,7 +128,7 @@ def _freeing_order(
                 (last,) = users
                 freed[last] += sizes[value]
                 if not waiting[last] and freed[last] >= WORTH_AN_ORDER:
-                    heappush(freeing, position[last])
+                    heappush(freeing, (-freed[last], position[last]))
     if len(order) < len(kernels):
         raise ValueError("the kernels wait for each other in a circle")
     return order
