@@ -391,10 +391,7 @@ class _ScheduleBuilder(Groups):
         reads = {group: self._reads(group) for group in living}
         self.after = {group: set() for group in living}
         self.before = {group: set() for group in living}
-        for group, loads in reads.items():
-            for _, edge in loads:
-                if edge.base in self.owner:
-                    self._put_before(self.owner[edge.base], group)
+        self._order_reads(reads)
         self._order_remade(reads)
         made = {
             group: Kernel(
@@ -473,6 +470,13 @@ class _ScheduleBuilder(Groups):
                 elif owner is not group:
                     reads.append((member, edge))
         return reads
+
+    def _order_reads(self, reads: dict[Group, list[tuple[Node, Edge]]]) -> None:
+        """What stores a value comes before what loads it."""
+        for group, loads in reads.items():
+            for _, edge in loads:
+                if edge.base in self.owner:
+                    self._put_before(self.owner[edge.base], group)
 
     def _order_remade(self, reads: dict[Group, list[tuple[Node, Edge]]]) -> None:
         """Lets what reads a value last wait for copies that make another one of it again.

@@ -90,12 +90,8 @@ def _freeing_order(
     before: Mapping[K, Set[K]], traffic: Mapping[K, Traffic], sizes: Mapping[Hashable, int]
 ) -> list[K]:
     """The order of kernels none of which counts together with another one."""
-    kernels = list(before)
+    kernels, after = list(before), _successors(before)
     position = {kernel: number for number, kernel in enumerate(kernels)}
-    after: dict[K, list[K]] = {kernel: [] for kernel in kernels}
-    for kernel in kernels:
-        for earlier in before[kernel]:
-            after[earlier].append(kernel)
     readers, freed = _freed(kernels, traffic, sizes)
     waiting = {kernel: len(before[kernel]) for kernel in kernels}
     ready = [number for kernel, number in position.items() if not waiting[kernel]]
@@ -132,6 +128,15 @@ def _freeing_order(
     if len(order) < len(kernels):
         raise ValueError("the kernels wait for each other in a circle")
     return order
+
+
+def _successors(before: Mapping[K, Set[K]]) -> dict[K, list[K]]:
+    """For each kernel those that wait for it."""
+    after: dict[K, list[K]] = {kernel: [] for kernel in before}
+    for kernel, waits in before.items():
+        for earlier in waits:
+            after[earlier].append(kernel)
+    return after
 
 
 def _freed(
