@@ -490,7 +490,7 @@ def _complex(program: Program, inputs: tuple[str, str] = ("matrix", "matrix2")) 
 
 
 def _windowed(lib: Any, x: Any) -> Any:
-    return 0.6 - 0.4 * lib.cos(lib.arange(8).to(x.dtype) * 0.785)
+    return 0.6 - 0.4 * lib.cos(lib.arange(8, device=x.device).to(x.dtype) * 0.785)
 
 
 COMPLEX: dict[str, Row] = {
