@@ -19,11 +19,12 @@ COUNTS = (("call", 3), ("change", 0), ("call", 3), ("change", 0), ("call", 2))
 
 
 @pytest.fixture(autouse=True)
-def profiler() -> Iterator[None]:
-    """The interpreter's profiler stays whose it was."""
+def unchanged() -> Iterator[None]:
+    """The interpreter's profiler stays whose it was, and no program leaves autocast on."""
     before = sys.getprofile()
     yield
     assert sys.getprofile() is before
+    assert not tc.is_autocast_enabled("cpu")
 
 
 def differences(values: list[tuple[int, int]], device: str) -> list[str]:

@@ -27,6 +27,7 @@ import numpy as np
 from trap_kinds import KINDS, PATHS, Kind
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.tensors.autocast import state
 
 Step = tuple[Any, ...]
 # The pairs of kinds and paths, then mixed programs.
@@ -146,8 +147,17 @@ def ran(text: str, program: list[Step], compiled: bool) -> list[Any]:
     except tc.CompileError as error:
         found.append(error)
     finally:
+        _leave_autocast(vars(world.module))
         world.close()
     return found
+
+
+def _leave_autocast(space: dict[str, Any]) -> None:
+    """Leaves what a program has entered: tests that run next in this process are not to be cast."""
+    for thing in space.values():
+        while type(thing) is tc.autocast and thing._old:
+            thing.__exit__(None, None, None)
+    state.on = {}  # whichever of several was left last
 
 
 def check(program: list[Step], device: str) -> str | None:
