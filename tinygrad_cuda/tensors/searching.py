@@ -132,9 +132,15 @@ def isin(
         for value in (elements, test_elements)
     ]
     like = next(value for value in operands if isinstance(value, Node))
+    if any(isinstance(value, Node) and not prod(value.shape) for value in operands):
+        # Of nothing, or none of it: no dtype has to hold the values of both.
+        shape = operands[0].shape if isinstance(operands[0], Node) else ()
+        return wrap(common.full(bool(invert), shape, like, dtypes.bool_))
     kind = dtypes.result_type(
         [
-            (value.dtype, 2) if isinstance(value, Node) else (dtypes.scalar_dtype(value), 0)
+            (value.dtype, 2 if value.shape else 1)
+            if isinstance(value, Node)
+            else (dtypes.scalar_dtype(value), 0)
             for value in operands
         ]
     )

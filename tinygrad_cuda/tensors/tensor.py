@@ -54,7 +54,7 @@ from tinygrad_cuda.tensors.methods import (
     WritingMethods,
 )
 from tinygrad_cuda.tensors.promotion import to_dtype
-from tinygrad_cuda.tensors.views import first_position
+from tinygrad_cuda.tensors.views import first_position, moves
 
 
 def _reflected(function: Callable[..., Any]) -> Any:
@@ -640,12 +640,26 @@ class Tensor(
     def copy_(self, src: Any, non_blocking: bool = False) -> Tensor:
         """Writes the values of `src`, broadcast and cast, to this Tensor."""
         if isinstance(src, TensorBase):
-            node = transfer.to_device(src.node, self.device)
+            own = self._shows_like(src) and not src.requires_grad
+            node = self.node if own else transfer.to_device(src.node, self.device)
         else:
             node = creation.tensor(src, dtype=self.dtype, device=self.device).node
         if node.dtype is not self.dtype:
             node = to_dtype(node, self.dtype)
         return math.store("copy_", self, node)
+
+    def _shows_like(self, other: TensorBase) -> bool:
+        """Whether both are the same view of one memory: then copying changes nothing."""
+        if other.cell is not self.cell or other.shape != self.shape:
+            return False
+        strides = zip(self.shape, self.strides, other.strides)
+        if any(mine != theirs for size, mine, theirs in strides if size > 1):
+            return False
+        chains = [[step for step in x.chain if moves(step)] for x in (self, other)]
+        if any(step[0].kind != "movement" for chain in chains for step in chain):
+            return chains[0] == chains[1]  # an index that is on the device is not looked at
+        base = self.cell.node.shape
+        return first_position(base, self.chain) == first_position(base, other.chain)
 
     def fill_(self, value: Any) -> Tensor:
         """Writes one number to every element."""

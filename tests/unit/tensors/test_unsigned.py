@@ -279,3 +279,18 @@ def test_onnx(dtype: DType) -> None:
     assert onnx.helper.tensor_dtype_to_np_dtype(kind) == dtype.numpy
     result = tc.onnx.load(io.BytesIO(file.getvalue()))(x)
     assert result.dtype is dtype and result.tolist() == Program()(x).tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", "emu"])
+def test_isin_of_dtypes_that_no_dtype_holds(device: str) -> None:
+    """Nothing is in an empty tensor, and one element is taken as a number; as torch has both."""
+    signed = tc.tensor([44, 2, -1], dtype=tc.int64, device=device)
+    assert tc.isin(signed, tc.zeros(0, dtype=tc.uint64, device=device)).tolist() == [False] * 3
+    none = tc.zeros(0, dtype=tc.uint64, device=device)
+    assert tc.isin(none, signed).tolist() == []
+    assert tc.isin(signed, none, invert=True).tolist() == [True] * 3
+    one = tc.tensor(2, dtype=tc.uint64, device=device)
+    assert tc.isin(signed, one).tolist() == [False, True, False]
+    assert tc.isin(one, signed).item() is True
+    with pytest.raises(tc.DTypeError, match="no integer dtype"):
+        tc.isin(signed, one[None])

@@ -171,6 +171,18 @@ def test_other_values_for_repeated_elements(name: str) -> None:
         assert x.tolist() == [0, 1, 2, 3]
 
 
+def test_a_copy_of_the_same_view_changes_nothing() -> None:
+    """Even where elements repeat: torch returns before it looks. Another view is still refused."""
+    x = tc.arange(6).view(1, 6).expand(3, 6)
+    same = x.view_as(x)
+    assert same.copy_(x) is same and same.copy_(x.detach()) is same
+    assert x.tolist() == [[0, 1, 2, 3, 4, 5]] * 3
+    with pytest.raises(tc.ShapeError, match="several elements"):
+        x.copy_(x.flip(0) + tc.arange(3).view(3, 1))
+    with pytest.raises(tc.ShapeError, match="several elements"):
+        x[:, :3].copy_(x[:, 3:])
+
+
 def test_a_leaf_is_not_written_where_a_mask_holds_nowhere() -> None:
     for lib in (tc, torch):
         x = lib.tensor(0.0, requires_grad=True)
