@@ -251,6 +251,24 @@ def test_arrays_of_dead_values_are_used_again_and_results_are_not(on_cpu: None) 
     assert pool.idle_bytes == 0
 
 
+@pytest.mark.parametrize("shape", [(7, 9), (120, 130), (200, 180)])
+def test_sums_do_not_depend_on_what_else_is_read(shape: tuple[int, int], on_cpu: None) -> None:
+    """NumPy sums in the order of memory, which must not be that of the operand that dies."""
+
+    def total(a: tc.Tensor, b: tc.Tensor, kept: str) -> float:
+        values = {"turned": a.t() * 1.5, "straight": b * 0.3}
+        result = (values["turned"] + values["straight"]).sum()
+        values = {name: value for name, value in values.items() if name in kept}
+        return float(result)  # with all that is still held
+
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        a = tc.tensor(rng.normal(size=shape).astype(np.float32))
+        b = tc.tensor(rng.normal(size=shape[::-1]).astype(np.float32))
+        found = [total(a, b, kept) for kept in ("", "turned", "straight", "turned straight")]
+        assert len(set(found)) == 1
+
+
 def test_an_array_of_the_pool_is_taken_in_another_shape() -> None:
     """What is made flat and seen in its shape would be kept for nobody."""
     pool.clear()

@@ -161,13 +161,17 @@ class NumpyProgram:
             target = form.sources[0]
             free = isinstance(target, Node) and lives.free_at(target, number)
             return _updating(call, read, write, not free)
-        if form.kind == "out" and node.shape:
-            for slot, source in zip(read, form.sources):
-                if _may_hold(source, node) and lives.free_at(source, number):
-                    return _into(call, read, write, slot)
-            if bytes_of(node) >= SMALLEST_POOLED:
-                return _filling(call, read, write, node)
-        return _calling(call, read, write)
+        if form.kind != "out" or not node.shape:
+            return _calling(call, read, write)
+        pooled = bytes_of(node) >= SMALLEST_POOLED
+        new = _filling(call, read, write, node) if pooled else _calling(call, read, write)
+        for slot, source in zip(read, form.sources):
+            if _may_hold(source, node) and lives.free_at(source, number):
+                others = [other for other in form.sources if other is not source]
+                if pooled or any(map(_has_order, others)):
+                    return _into_row_major(call, read, write, slot, new)
+                return _into(call, read, write, slot)
+        return new
 
     def _chain(self, unit: LoweredUnit, number: int, lives: _Lives) -> ElementwiseChain:
         """The step of a chain; long arrays that die in it may hold its results."""
@@ -212,6 +216,11 @@ class NumpyProgram:
 def _may_hold(source: Node | Array, node: Node) -> TypeGuard[Node]:
     """Whether a value's memory is as large as another's."""
     return isinstance(source, Node) and source.outputs[0] == node.outputs[0]
+
+
+def _has_order(source: Node | Array) -> bool:
+    """Whether a value's strides can change the order of axes that NumPy gives to a result."""
+    return len([size for size in source.shape if size != 1]) > 1
 
 
 def _walked(roots: Sequence[LoweredUnit], unit_of: Mapping[Node, LoweredUnit]) -> list[LoweredUnit]:
@@ -351,13 +360,34 @@ def _into(call: Callable[..., Any], read: list[int], write: int, target: int) ->
     return many
 
 
+def _into_row_major(
+    call: Callable[..., Any], read: list[int], write: int, target: int, new: Step
+) -> Step:
+    """The result takes the memory of an operand, if that lies as a new array would.
+
+    A result's order of axes decides in which order it is summed. It must not depend on which
+    operand dies here, since that follows from what else the program computes. Beside a row-major
+    operand NumPy makes a row-major result.
+    """
+
+    def into(values: list[Any]) -> None:
+        array = values[target]
+        if array.flags.c_contiguous:
+            values[write] = call(*[values[slot] for slot in read], out=array)
+        else:
+            new(values)
+
+    return into
+
+
 def _updating(call: Callable[..., Any], read: list[int], write: int, copies: bool) -> Step:
     target, *rest = read
 
     def update(values: list[Any]) -> None:
         array = values[target]
-        if copies or not array.flags.owndata or not array.flags.writeable:
-            array = array.copy()
+        flags = array.flags
+        if copies or not (flags.c_contiguous and flags.owndata and flags.writeable):
+            array = array.copy()  # row-major, whichever way it was found
         values[write] = call(array, *[values[slot] for slot in rest])
 
     return update
