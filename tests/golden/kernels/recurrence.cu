@@ -2,7 +2,7 @@
 //   output.
 // Stores output (35, 64, 650) float32; output (35, 64, 2600) float32; output (35, 64, 650) float32.
 // Grid 130 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_01be5e329d,
+TGC_STAGE(recurrence_lstm_63e7ea5879,
   unsigned long long* words0;
   const float* in0;
   float* out0;
@@ -16,7 +16,7 @@ TGC_STAGE(recurrence_lstm_01be5e329d,
   const int unit_first = block * 10;
   float* const weights = reinterpret_cast<float*>(smem);
   float* const own_states = reinterpret_cast<float*>(weights + 26240);
-  float* const staged = own_states + 160;
+  float* const staged = own_states + 320;
   unsigned long long* const flags = p.words0;
   float* const exchange = reinterpret_cast<float*>(flags + 130);
   const int flag_first = part * 65;
@@ -45,16 +45,16 @@ TGC_STAGE(recurrence_lstm_01be5e329d,
     __syncthreads();
     if (threadIdx.x == 0) tgc_grid_flag_publish(flags, flag, seen + steps);
   };
-  float* const own_stage = staged + warp * 704;
-  const int half = lane / 16, own_row = lane % 16 / 8;
-  const int own_column = lane % 8;
+  float* const own_stage = staged + warp * 1408;
+  const int half = lane / 16, own_row = lane % 16 / 4;
+  const int own_column = lane % 4;
   // The sums of a tile over this warp's states, to its own shared memory.
   auto multiply = [&](const float* source, int row_first, int row_end) {
     const int first_quad = first_k / 4, last_quad = (last_k + 3) / 4;
     auto fetch = [&](int chunk) {
-      float* const slot = own_stage + chunk % 2 * 320;
+      float* const slot = own_stage + chunk % 2 * 640;
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
+      for (int i = 0; i < 4; i++) {
         const int row = i * 8 + row_lane, quad = first_quad + chunk * 4 + column_lane;
         const bool inside = row_first + row < row_end && quad < last_quad;
         const float* const from = source + (inside ? (row_first + row) * 652 + quad * 4 : 0);
@@ -62,29 +62,29 @@ TGC_STAGE(recurrence_lstm_01be5e329d,
       }
       tgc_copy_commit();
     };
-    float sum[8][5] = {};
+    float sum[8][10] = {};
     fetch(0);
 #pragma unroll 1
     for (int chunk = 0; chunk < 6; chunk++) {
       fetch(chunk + 2 - 1);
       tgc_copy_wait<2 - 1>();
       __syncwarp();
-      const float* const slot = own_stage + chunk % 2 * 320;
+      const float* const slot = own_stage + chunk % 2 * 640;
       const int first = first_quad + chunk * 4;
 #pragma unroll 1
       for (int start = 0; start < 4 && first + start < last_quad; start += 2) {
         const int q = start + half;  // behind the last quad states are zero
-        tgc_vector<float, 4> w[5];
+        tgc_vector<float, 4> w[10];
 #pragma unroll
-        for (int j = 0; j < 5; j++)
+        for (int j = 0; j < 10; j++)
           w[j] = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              weights + ((first + q) * 40 + j * 8 + own_column) * 4);
+              weights + ((first + q) * 40 + j * 4 + own_column) * 4);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
           const tgc_vector<float, 4> x = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              slot + (i * 2 + own_row) * 20 + q * 4);
+              slot + (i * 4 + own_row) * 20 + q * 4);
 #pragma unroll
-          for (int j = 0; j < 5; j++)
+          for (int j = 0; j < 10; j++)
 #pragma unroll
             for (int v = 0; v < 4; v++) sum[i][j] = tgc_fma(x.at[v], w[j].at[v], sum[i][j]);
         }
@@ -97,11 +97,11 @@ TGC_STAGE(recurrence_lstm_01be5e329d,
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int j = 0; j < 5; j++) {
+      for (int j = 0; j < 10; j++) {
         const float sent = half ? sum[i][j] : sum[i + 8 / 2][j];
         const float own_sum = half ? sum[i + 8 / 2][j] : sum[i][j];
-        const int row = (i + half * 4) * 2 + own_row;
-        own_stage[row * 44 + j * 8 + own_column] =
+        const int row = (i + half * 4) * 4 + own_row;
+        own_stage[row * 44 + j * 4 + own_column] =
             own_sum + __shfl_xor_sync(0xffffffffu, sent, 16);
       }
     __syncthreads();
@@ -109,78 +109,80 @@ TGC_STAGE(recurrence_lstm_01be5e329d,
   auto total = [&](int row, int column) {
     float value = 0.0f;
 #pragma unroll
-    for (int w = 0; w < 8; w++) value += staged[w * 704 + row * 44 + column];
+    for (int w = 0; w < 8; w++) value += staged[w * 1408 + row * 44 + column];
     return value;
   };
-#pragma unroll 1
-  for (int tile = 0; tile < 2; tile++) {
-    const int row_first = part * 32 + tile * 16;
-    const int part_end = part * 32 + 32 < 64 ? part * 32 + 32 : 64;
-    const int row_end = row_first + 16 < part_end ? row_first + 16 : part_end;
-    const int before = tile * 35;
+  const int row_first = part * 32;
+  const int part_end = part * 32 + 32 < 64 ? part * 32 + 32 : 64;
+  const int row_end = row_first + 32 < part_end ? row_first + 32 : part_end;
+  const int before = 0;
 #pragma unroll
-    const int e = threadIdx.x, row = e / 10, own = e % 10;
+  for (int pair = 0; pair < 2; pair++) {
+    const int e = pair * 256 + threadIdx.x, row = e / 10, own = e % 10;
     const int b = row_first + row, unit = unit_first + own;
     if (b < row_end && unit < 650) {
       own_states[e] = 0.0f;
       tgc_store(exchange, b * 652 + unit, 0.0f);
     }
-    publish(flag_first + block, before + 1);
+  }
+  publish(flag_first + block, before + 1);
 #pragma unroll 1
-    for (int step = 0; step < 35; step++) {
-      const int t = step;
-      float ahead[1][4];
-      {
-        const int e = threadIdx.x, row = e / 10, own = e % 10;
-        const int b = row_first + row, unit = unit_first + own;
-        if (b < row_end && unit < 650) {
-          const float in0 = tgc_load(p.in0, t * 166400 + b * 2600 + unit);
-          ahead[0][0] = in0;
-          const float in0_1 = tgc_load(p.in0, t * 166400 + b * 2600 + unit + 650);
-          ahead[0][1] = in0_1;
-          const float in0_2 = tgc_load(p.in0, t * 166400 + b * 2600 + unit + 1300);
-          ahead[0][2] = in0_2;
-          const float in0_3 = tgc_load(p.in0, t * 166400 + b * 2600 + unit + 1950);
-          ahead[0][3] = in0_3;
-        }
+  for (int step = 0; step < 35; step++) {
+    const int t = step;
+    float ahead[2][4];
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+      const int e = pair * 256 + threadIdx.x, row = e / 10, own = e % 10;
+      const int b = row_first + row, unit = unit_first + own;
+      if (b < row_end && unit < 650) {
+        const float in0 = tgc_load(p.in0, t * 166400 + b * 2600 + unit);
+        ahead[pair][0] = in0;
+        const float in0_1 = tgc_load(p.in0, t * 166400 + b * 2600 + unit + 650);
+        ahead[pair][1] = in0_1;
+        const float in0_2 = tgc_load(p.in0, t * 166400 + b * 2600 + unit + 1300);
+        ahead[pair][2] = in0_2;
+        const float in0_3 = tgc_load(p.in0, t * 166400 + b * 2600 + unit + 1950);
+        ahead[pair][3] = in0_3;
       }
-      await(before + step + 1);
-      multiply(exchange + step % 2 * 41728, row_first, row_end);
-      float* const next = exchange + (step + 1) % 2 * 41728;
-      float made[1][6];  // stored when others no longer wait for it
-      {
-        const int e = threadIdx.x, row = e / 10, own = e % 10;
-        const int b = row_first + row, unit = unit_first + own;
-        if (b < row_end && unit < 650) {
-          const float i = tgc_sigmoid(ahead[0][0] + total(row, own));
-          const float f = tgc_sigmoid(ahead[0][1] + total(row, 10 + own));
-          const float g = tgc_tanh(ahead[0][2] + total(row, 20 + own));
-          const float o = tgc_sigmoid(ahead[0][3] + total(row, 30 + own));
-          const float memory = f * own_states[e] + i * g;
-          const float state = o * tgc_tanh(memory);
-          own_states[e] = memory;
-          tgc_store(next, b * 652 + unit, tgc_cast<float>(state));
-          made[0][0] = state;
-          made[0][1] = memory;
-          made[0][2] = i;
-          made[0][3] = f;
-          made[0][4] = g;
-          made[0][5] = o;
-        }
+    }
+    await(before + step + 1);
+    multiply(exchange + step % 2 * 41728, row_first, row_end);
+    float* const next = exchange + (step + 1) % 2 * 41728;
+    float made[2][6];  // stored when others no longer wait for it
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+      const int e = pair * 256 + threadIdx.x, row = e / 10, own = e % 10;
+      const int b = row_first + row, unit = unit_first + own;
+      if (b < row_end && unit < 650) {
+        const float i = tgc_sigmoid(ahead[pair][0] + total(row, own));
+        const float f = tgc_sigmoid(ahead[pair][1] + total(row, 10 + own));
+        const float g = tgc_tanh(ahead[pair][2] + total(row, 20 + own));
+        const float o = tgc_sigmoid(ahead[pair][3] + total(row, 30 + own));
+        const float memory = f * own_states[e] + i * g;
+        const float state = o * tgc_tanh(memory);
+        own_states[e] = memory;
+        tgc_store(next, b * 652 + unit, tgc_cast<float>(state));
+        made[pair][0] = state;
+        made[pair][1] = memory;
+        made[pair][2] = i;
+        made[pair][3] = f;
+        made[pair][4] = g;
+        made[pair][5] = o;
       }
-      if (step + 1 < 35) publish(flag_first + block, before + step + 2);
-      else __syncthreads();
-      {
-        const int e = threadIdx.x, row = e / 10, own = e % 10;
-        const int b = row_first + row, unit = unit_first + own;
-        if (b < row_end && unit < 650) {
-          tgc_store(p.out0, t * 41600 + b * 650 + unit, made[0][0]);
-          tgc_store(p.out1, t * 41600 + b * 650 + unit, made[0][1]);
-          tgc_store(p.out2, t * 166400 + b * 2600 + unit, made[0][2]);
-          tgc_store(p.out2, t * 166400 + b * 2600 + unit + 650, made[0][3]);
-          tgc_store(p.out2, t * 166400 + b * 2600 + unit + 1300, made[0][4]);
-          tgc_store(p.out2, t * 166400 + b * 2600 + unit + 1950, made[0][5]);
-        }
+    }
+    if (step + 1 < 35) publish(flag_first + block, before + step + 2);
+    else __syncthreads();
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+      const int e = pair * 256 + threadIdx.x, row = e / 10, own = e % 10;
+      const int b = row_first + row, unit = unit_first + own;
+      if (b < row_end && unit < 650) {
+        tgc_store(p.out0, t * 41600 + b * 650 + unit, made[pair][0]);
+        tgc_store(p.out1, t * 41600 + b * 650 + unit, made[pair][1]);
+        tgc_store(p.out2, t * 166400 + b * 2600 + unit, made[pair][2]);
+        tgc_store(p.out2, t * 166400 + b * 2600 + unit + 650, made[pair][3]);
+        tgc_store(p.out2, t * 166400 + b * 2600 + unit + 1300, made[pair][4]);
+        tgc_store(p.out2, t * 166400 + b * 2600 + unit + 1950, made[pair][5]);
       }
     }
   }
@@ -190,7 +192,7 @@ TGC_STAGE(recurrence_lstm_01be5e329d,
 //   output.
 // Stores output (35, 64, 2600) float32.
 // Grid 132 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_backward_442e363262,
+TGC_STAGE(recurrence_lstm_backward_a957d5aacb,
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -204,7 +206,7 @@ TGC_STAGE(recurrence_lstm_backward_442e363262,
   const int unit_first = block * 5;
   float* const weights = reinterpret_cast<float*>(smem);
   float* const own_states = reinterpret_cast<float*>(weights + 13120);
-  float* const staged = own_states + 80;
+  float* const staged = own_states + 320;
   unsigned long long* const flags = p.words0;
   float* const exchange = reinterpret_cast<float*>(flags + 264);
   const int flag_first = part * 132;
@@ -243,16 +245,16 @@ TGC_STAGE(recurrence_lstm_backward_442e363262,
     __syncthreads();
     if (threadIdx.x == 0) tgc_grid_flag_publish(flags, flag, seen + steps);
   };
-  float* const own_stage = staged + warp * 640;
-  const int half = lane / 16, own_row = lane % 16 / 4;
-  const int own_column = lane % 4;
+  float* const own_stage = staged + warp * 2560;
+  const int half = lane / 16, own_row = lane % 16 / 2;
+  const int own_column = lane % 2;
   // The sums of a tile over this warp's states, to its own shared memory.
   auto multiply = [&](const float* source, int row_first, int row_end) {
     const int first_quad = first_k / 4, last_quad = (last_k + 3) / 4;
     auto fetch = [&](int chunk) {
-      float* const slot = own_stage + chunk % 2 * 320;
+      float* const slot = own_stage + chunk % 2 * 1280;
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
+      for (int i = 0; i < 8; i++) {
         const int row = i * 8 + row_lane, quad = first_quad + chunk * 4 + column_lane;
         const bool inside = row_first + row < row_end && quad < last_quad;
         const float* const from = source + (inside ? (row_first + row) * 652 + quad * 4 : 0);
@@ -260,29 +262,29 @@ TGC_STAGE(recurrence_lstm_backward_442e363262,
       }
       tgc_copy_commit();
     };
-    float sum[4][5] = {};
+    float sum[8][10] = {};
     fetch(0);
 #pragma unroll 1
     for (int chunk = 0; chunk < 6; chunk++) {
       fetch(chunk + 2 - 1);
       tgc_copy_wait<2 - 1>();
       __syncwarp();
-      const float* const slot = own_stage + chunk % 2 * 320;
+      const float* const slot = own_stage + chunk % 2 * 1280;
       const int first = first_quad + chunk * 4;
 #pragma unroll 1
       for (int start = 0; start < 4 && first + start < last_quad; start += 2) {
         const int q = start + half;  // behind the last quad states are zero
-        tgc_vector<float, 4> w[5];
+        tgc_vector<float, 4> w[10];
 #pragma unroll
-        for (int j = 0; j < 5; j++)
+        for (int j = 0; j < 10; j++)
           w[j] = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              weights + ((first + q) * 20 + j * 4 + own_column) * 4);
+              weights + ((first + q) * 20 + j * 2 + own_column) * 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 8; i++) {
           const tgc_vector<float, 4> x = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              slot + (i * 4 + own_row) * 20 + q * 4);
+              slot + (i * 8 + own_row) * 20 + q * 4);
 #pragma unroll
-          for (int j = 0; j < 5; j++)
+          for (int j = 0; j < 10; j++)
 #pragma unroll
             for (int v = 0; v < 4; v++) sum[i][j] = tgc_fma(x.at[v], w[j].at[v], sum[i][j]);
         }
@@ -293,13 +295,13 @@ TGC_STAGE(recurrence_lstm_backward_442e363262,
     __syncwarp();
     // Each half of the lanes gives the other one half of its rows.
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int j = 0; j < 5; j++) {
-        const float sent = half ? sum[i][j] : sum[i + 4 / 2][j];
-        const float own_sum = half ? sum[i + 4 / 2][j] : sum[i][j];
-        const int row = (i + half * 2) * 4 + own_row;
-        own_stage[row * 20 + j * 4 + own_column] =
+      for (int j = 0; j < 10; j++) {
+        const float sent = half ? sum[i][j] : sum[i + 8 / 2][j];
+        const float own_sum = half ? sum[i + 8 / 2][j] : sum[i][j];
+        const int row = (i + half * 4) * 8 + own_row;
+        own_stage[row * 20 + j * 2 + own_column] =
             own_sum + __shfl_xor_sync(0xffffffffu, sent, 16);
       }
     __syncthreads();
@@ -307,105 +309,107 @@ TGC_STAGE(recurrence_lstm_backward_442e363262,
   auto total = [&](int row, int column) {
     float value = 0.0f;
 #pragma unroll
-    for (int w = 0; w < 8; w++) value += staged[w * 640 + row * 20 + column];
+    for (int w = 0; w < 8; w++) value += staged[w * 2560 + row * 20 + column];
     return value;
   };
-#pragma unroll 1
-  for (int tile = 0; tile < 4; tile++) {
-    const int row_first = part * 64 + tile * 16;
-    const int part_end = part * 64 + 64 < 64 ? part * 64 + 64 : 64;
-    const int row_end = row_first + 16 < part_end ? row_first + 16 : part_end;
-    const int before = tile * 35;
+  const int row_first = part * 64;
+  const int part_end = part * 64 + 64 < 64 ? part * 64 + 64 : 64;
+  const int row_end = row_first + 64 < part_end ? row_first + 64 : part_end;
+  const int before = 0;
 #pragma unroll
-    const int e = threadIdx.x, row = e / 5, own = e % 5;
+  for (int pair = 0; pair < 2; pair++) {
+    const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
     const int b = row_first + row, unit = unit_first + own;
     if (b < row_end && unit < 650) {
       own_states[e] = 0.0f;
     }
+  }
 #pragma unroll 1
-    for (int step = 0; step < 35; step++) {
-      const int t = 34 - step;
-      float ahead[1][8];
-      if (step < 35) {
-        {
-          const int e = threadIdx.x, row = e / 5, own = e % 5;
-          const int b = row_first + row, unit = unit_first + own;
-          if (b < row_end && unit < 650) {
-            const float in0 = tgc_load(p.in0, t * 41600 + b * 650 + unit);
-            ahead[0][0] = in0;
-            ahead[0][1] = 0.0f;
-            const float in1 = tgc_load(p.in1, t * 166400 + b * 2600 + unit);
-            ahead[0][2] = in1;
-            const float in1_1 = tgc_load(p.in1, t * 166400 + b * 2600 + unit + 650);
-            ahead[0][3] = in1_1;
-            const float in1_2 = tgc_load(p.in1, t * 166400 + b * 2600 + unit + 1300);
-            ahead[0][4] = in1_2;
-            const float in1_3 = tgc_load(p.in1, t * 166400 + b * 2600 + unit + 1950);
-            ahead[0][5] = in1_3;
-            const float in2 = tgc_load(p.in2, t * 41600 + b * 650 + unit);
-            ahead[0][6] = in2;
-            if (step + 1 < 35) {
-              const int earlier = t - 1;
-              const float in2_1 = tgc_load(p.in2, earlier * 41600 + b * 650 + unit);
-              ahead[0][7] = in2_1;
-            } else {
-              ahead[0][7] = 0.0f;
-            }
-          }
-        }
-      }
-      if (step > 0) {
-        await(before + step);
-        multiply(exchange + (step + 1) % 2 * 166912 + gate * 41728, row_first, row_end);
-#pragma unroll 1
-        for (int e = threadIdx.x; e < 320; e += 256) {
-          const int row = e / 20, column = e % 20, b = row_first + row;
-          if (b < row_end)
-            tgc_store(sums, ((cluster * 4 + gate) * 64 + b) * 20 + column, total(row, column));
-        }
-        publish(132 + flag_first + block, before + step);
-        if (lane < 4)
-          tgc_grid_flag_await(flags, 132 + flag_first + cluster * 4 + lane,
-                              seen + before + step);
-        __syncwarp();
-      }
-      if (step < 35) {
-        float* const next = exchange + step % 2 * 166912;
-        float made[1][4];
-        {
-          const int e = threadIdx.x, row = e / 5, own = e % 5;
-          const int b = row_first + row, unit = unit_first + own;
-          if (b < row_end && unit < 650) {
-            const float i = ahead[0][2], f = ahead[0][3], g = ahead[0][4], o = ahead[0][5];
-            const float shown = tgc_tanh(ahead[0][6]);
-            const float by_state = ahead[0][0] + (step > 0 ? gates_sum(b, own) : 0.0f);
-            const float by_memory = own_states[e] + ahead[0][1] + by_state * o * (1.0f - shown * shown);
-            own_states[e] = by_memory * f;
-            const float by_gate[4] = {
-                by_memory * g * i * (1.0f - i), by_memory * ahead[0][7] * f * (1.0f - f),
-                by_memory * i * (1.0f - g * g), by_state * shown * o * (1.0f - o)};
+  for (int step = 0; step < 35; step++) {
+    const int t = 34 - step;
+    float ahead[2][8];
+    if (step < 35) {
 #pragma unroll
-            for (int g = 0; g < 4; g++)
-              tgc_store(next, g * 41728 + b * 652 + unit, tgc_cast<float>(by_gate[g]));
-            made[0][0] = by_gate[0];
-            made[0][1] = by_gate[1];
-            made[0][2] = by_gate[2];
-            made[0][3] = by_gate[3];
+      for (int pair = 0; pair < 2; pair++) {
+        const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
+        const int b = row_first + row, unit = unit_first + own;
+        if (b < row_end && unit < 650) {
+          const float in0 = tgc_load(p.in0, t * 41600 + b * 650 + unit);
+          ahead[pair][0] = in0;
+          ahead[pair][1] = 0.0f;
+          const float in1 = tgc_load(p.in1, t * 166400 + b * 2600 + unit);
+          ahead[pair][2] = in1;
+          const float in1_1 = tgc_load(p.in1, t * 166400 + b * 2600 + unit + 650);
+          ahead[pair][3] = in1_1;
+          const float in1_2 = tgc_load(p.in1, t * 166400 + b * 2600 + unit + 1300);
+          ahead[pair][4] = in1_2;
+          const float in1_3 = tgc_load(p.in1, t * 166400 + b * 2600 + unit + 1950);
+          ahead[pair][5] = in1_3;
+          const float in2 = tgc_load(p.in2, t * 41600 + b * 650 + unit);
+          ahead[pair][6] = in2;
+          if (step + 1 < 35) {
+            const int earlier = t - 1;
+            const float in2_1 = tgc_load(p.in2, earlier * 41600 + b * 650 + unit);
+            ahead[pair][7] = in2_1;
+          } else {
+            ahead[pair][7] = 0.0f;
           }
         }
-        publish(flag_first + block, before + step + 1);
-        {
-          const int e = threadIdx.x, row = e / 5, own = e % 5;
-          const int b = row_first + row, unit = unit_first + own;
-          if (b < row_end && unit < 650) {
-            tgc_store(p.out0, t * 166400 + b * 2600 + unit, made[0][0]);
-            tgc_store(p.out0, t * 166400 + b * 2600 + unit + 650, made[0][1]);
-            tgc_store(p.out0, t * 166400 + b * 2600 + unit + 1300, made[0][2]);
-            tgc_store(p.out0, t * 166400 + b * 2600 + unit + 1950, made[0][3]);
-          }
-        }
-      } else {
       }
+    }
+    if (step > 0) {
+      await(before + step);
+      multiply(exchange + (step + 1) % 2 * 166912 + gate * 41728, row_first, row_end);
+#pragma unroll 1
+      for (int e = threadIdx.x; e < 1280; e += 256) {
+        const int row = e / 20, column = e % 20, b = row_first + row;
+        if (b < row_end)
+          tgc_store(sums, ((cluster * 4 + gate) * 64 + b) * 20 + column, total(row, column));
+      }
+      publish(132 + flag_first + block, before + step);
+      if (lane < 4)
+        tgc_grid_flag_await(flags, 132 + flag_first + cluster * 4 + lane,
+                            seen + before + step);
+      __syncwarp();
+    }
+    if (step < 35) {
+      float* const next = exchange + step % 2 * 166912;
+      float made[2][4];
+#pragma unroll
+      for (int pair = 0; pair < 2; pair++) {
+        const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
+        const int b = row_first + row, unit = unit_first + own;
+        if (b < row_end && unit < 650) {
+          const float i = ahead[pair][2], f = ahead[pair][3], g = ahead[pair][4], o = ahead[pair][5];
+          const float shown = tgc_tanh(ahead[pair][6]);
+          const float by_state = ahead[pair][0] + (step > 0 ? gates_sum(b, own) : 0.0f);
+          const float by_memory = own_states[e] + ahead[pair][1] + by_state * o * (1.0f - shown * shown);
+          own_states[e] = by_memory * f;
+          const float by_gate[4] = {
+              by_memory * g * i * (1.0f - i), by_memory * ahead[pair][7] * f * (1.0f - f),
+              by_memory * i * (1.0f - g * g), by_state * shown * o * (1.0f - o)};
+#pragma unroll
+          for (int g = 0; g < 4; g++)
+            tgc_store(next, g * 41728 + b * 652 + unit, tgc_cast<float>(by_gate[g]));
+          made[pair][0] = by_gate[0];
+          made[pair][1] = by_gate[1];
+          made[pair][2] = by_gate[2];
+          made[pair][3] = by_gate[3];
+        }
+      }
+      publish(flag_first + block, before + step + 1);
+#pragma unroll
+      for (int pair = 0; pair < 2; pair++) {
+        const int e = pair * 256 + threadIdx.x, row = e / 5, own = e % 5;
+        const int b = row_first + row, unit = unit_first + own;
+        if (b < row_end && unit < 650) {
+          tgc_store(p.out0, t * 166400 + b * 2600 + unit, made[pair][0]);
+          tgc_store(p.out0, t * 166400 + b * 2600 + unit + 650, made[pair][1]);
+          tgc_store(p.out0, t * 166400 + b * 2600 + unit + 1300, made[pair][2]);
+          tgc_store(p.out0, t * 166400 + b * 2600 + unit + 1950, made[pair][3]);
+        }
+      }
+    } else {
     }
   }
 }

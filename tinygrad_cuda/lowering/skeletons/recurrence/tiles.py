@@ -24,7 +24,7 @@ PROMOTED = 64  # elements of k that matrix units sum before float32 units add th
 MOST_SUMS = 80  # of a lane
 PITCH = 20  # floats of a row of 4 quads in shared memory: 8 rows begin in different banks
 MOST_WEIGHTS = 136  # registers of a thread for weights, by mma
-MOST_GROUPS = 2  # by matrix units but for sm_90: compiled for others four spill, and tf32 does
+MOST_OTHER_GROUPS = 2  # by mma but on sm_90: compiled for others four spill, and tf32 does
 # Registers of a thread for states that it loads at one time.
 STATE_REGISTERS = {"simt": 0, "mma": 96, "tf32": 64, "tf32x3": 32}
 MOST_SPLIT_SUMS = 104  # registers of a thread for sums of split products
@@ -229,7 +229,7 @@ class RecurrenceTile:
         few = self.columns <= MOST_COLUMNS and registers <= MOST_WEIGHTS
         few = few and (self.unit != "tf32x3" or self.groups * self.columns <= MOST_SPLIT_SUMS)
         if target.architecture != (9, 0) and self.matrix:
-            few = few and self.unit == "mma" and self.groups <= MOST_GROUPS
+            few = few and self.unit == "mma" and self.groups <= MOST_OTHER_GROUPS
         return few and self.shared <= target.block_shared
 
 
