@@ -784,8 +784,6 @@ class _Choosing:
         table = target.tuning
         self.problems = None if table is None else TuningProblems(order, outputs, table.libraries)
         self.in_order: dict[Node, Decision] = {}
-        # Where a table says that images do not lie last, the model is not to say so after all.
-        self.others = tuple(t for t in self.tiers if table is None or t.name != CHANNELS_LAST)
         convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
         self.on_units = self._first(convolutions)
         self.either = {node for node in convolutions if self._takes_either(node)}
@@ -878,12 +876,12 @@ class _Choosing:
         forced = forced_tiers() if made.op is matmul else ()
         if decision is None and not forced and not self._by_provider(made):
             decision = self.in_order.get(node) or self._noted(node, made)
-        tiers = forced or self.others
+        tiers = forced or self.tiers
         if made.op in IMPLICIT:
             if self.problems is None:  # what a table has was measured with the stride
                 made = channels_last.of_read_pixels(made, self.layouts)
-            if made.attributes != node.attributes:  # its pixels are in the order of the axes now
-                tiers = tuple(tier for tier in tiers if tier.name != CHANNELS_LAST)
+            # Over what its sources have become the model might say that images lie last after all.
+            tiers = tuple(tier for tier in tiers if tier.name != CHANNELS_LAST)
             made = with_sources(made, tuple(map(self.layouts.row_major, made.sources)))
         choice = self._taken(decision, made) or choose(made, self.target, tiers)
         if made.sources != sources:  # what was turned is stored so, not turned in each load

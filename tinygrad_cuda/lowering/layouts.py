@@ -9,6 +9,7 @@ reader has no use for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
@@ -330,7 +331,10 @@ def _reshape(layouts: Layouts, made: Node, first: bool) -> Node | None:
     groups = [[at[part] for part in group] for group in new]
     if any(group != sorted(group) for group in groups):
         return None  # an axis would be joined of parts that lie in another order
-    target = sorted(range(len(groups)), key=lambda axis: (groups[axis] or [-1])[0])
+    # An axis of size 1 stays behind the one before it, with which it may be joined once expanded.
+    before = accumulate(groups, lambda last, group: group[-1:] or last, initial=[-1])
+    places = [(group or last)[0] for group, last in zip(groups, before)]
+    target = sorted(range(len(groups)), key=places.__getitem__)
     joined = movement.permute(split, axes=tuple(p for axis in target for p in groups[axis]))
     joined = joined.sources[0] if _keeps(joined.attributes["axes"]) else joined
     inner = _shaped(joined, tuple(made.shape[axis] for axis in target))
@@ -412,6 +416,11 @@ def wanted_orders(
     return wants
 
 
+def _joins_groups(old: list[list[int]], new: list[list[int]]) -> bool:
+    """Whether groups of channels become channels again: ``(N, G, C, *) -> (N, G * C, *)``."""
+    return len(new) > 2 and old[1:3] == [new[1][:1], new[1][1:]] and old[3:] == new[2:]
+
+
 def _wanted_of(
     node: Node, position: int, wants: int, on_units: Container[Node], either: Container[Node]
 ) -> int:
@@ -431,6 +440,8 @@ def _wanted_of(
         return LAST if last else wants
     if op is movement.reshape and len(node.sources[0].shape) > 2:
         parts = _common_parts(node.sources[0].shape, node.shape)
+        if parts is not None and _joins_groups(parts[0], parts[1]):
+            return wants
         joined = parts is None or any(
             len(group) > 1 and group[0] in parts[0][1] for group in parts[1]
         )

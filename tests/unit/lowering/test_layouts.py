@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -167,3 +168,43 @@ def test_float32_has_no_other_order() -> None:
     assert any(node.shape == (channels, channels, part, part) for node in products)
     stored = {node.shape for kernel in schedule.kernels for node in kernel.stores}
     assert (channels, part, part, channels) not in stored
+
+
+class Unet(nn.Module):
+    """Group norms, a change of scale and back, and one channel at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.GroupNorm(4, CHANNELS) for _ in range(4))
+        self.convs = nn.ModuleList(nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(3))
+        self.down = nn.Conv2d(CHANNELS, CHANNELS, 3, 2, padding=1)
+        self.last = nn.Conv2d(CHANNELS, 1, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        for norm, conv in zip(self.norms, self.convs):
+            x = x + conv(F.silu(norm(x)))
+        x = F.interpolate(self.down(x), scale_factor=2)
+        return self.last(F.silu(self.norms[3](self.convs[0](x))))
+
+
+def _unet_training() -> Any:
+    model, x = Unet().to("emu"), images(IMAGES, CHANNELS, SIZE, SIZE, last=True)
+    realize_all()
+    with tc.autocast("emu", dtype=tc.bfloat16):
+        loss = model(x).float().square().mean()
+    loss.backward()
+    return [p.grad for p in model.parameters()]
+
+
+def test_group_norms_and_changes_of_scale_keep_the_channels_last() -> None:
+    """A group's sums are over pixels and neighbouring channels, as they lie.
+
+    They were over an axis joined of channels and pixels, for which all images were turned. The
+    last convolution, of one channel, reads its images in the order of their axes.
+    """
+    schedule = plan_of(_unet_training)
+    turned = [node.shape for kernel in reorders(schedule) for node in kernel.stores]
+    assert turned in ([], [(IMAGES, CHANNELS, SIZE, SIZE)])
+    rows = [kernel for kernel in schedule.kernels if kernel.kind == "row_reduce"]
+    read = [node for kernel in rows for node in kernel.reads if prod(node.shape) > 1 << 20]
+    assert read and all(node.shape[1:3] == (SIZE, SIZE) for node in read)

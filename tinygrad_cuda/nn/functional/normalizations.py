@@ -343,8 +343,9 @@ def group_norm(
             "group_norm", "one element for each group has no variance",
             expect="more than 1 value per channel", actual=str(tuple(input.shape)),
         )  # fmt: skip
-    groups = input.reshape(input.shape[0], num_groups, -1)
-    variance, mean = _moments(groups, (2,))
+    # The channels' axis is split, and none joined with another: images keep their layout.
+    groups = input.reshape(input.shape[0], num_groups, -1, *input.shape[2:])
+    variance, mean = _moments(groups, tuple(range(2, groups.ndim)))
     normal = ((groups - mean) * (variance + eps).rsqrt()).reshape(input.shape)
     return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
 
