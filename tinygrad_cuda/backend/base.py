@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,13 +65,14 @@ class Executable(Protocol):
         self,
         inputs: Sequence[Any],
         arguments: Sequence[Number],
-        spare: Mapping[int, Any] = NOTHING,
+        spare: dict[int, Any] = NOTHING,
     ) -> list[Any]:
         """Storages of the outputs; work may still be in flight on the device.
 
         Args:
             inputs, arguments: as the program numbers them.
-            spare: for some outputs a storage that may be used again, such as the last run's.
+            spare: for some outputs a storage that may be used again, such as the last run's; one
+                that is taken out is not used.
         """
         ...
 

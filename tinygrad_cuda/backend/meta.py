@@ -5,7 +5,7 @@ A model of any size can be built there; nothing is computed, and looking at a va
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NoReturn
 
@@ -43,7 +43,7 @@ class _Executable:
         self,
         inputs: Sequence[Any],
         arguments: Sequence[Number],
-        spare: Mapping[int, Any] = NOTHING,
+        spare: dict[int, Any] = NOTHING,
     ) -> list[Any]:
         return [Nothing(size) for size in self._sizes]
 

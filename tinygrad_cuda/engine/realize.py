@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from operator import call
 from typing import Any, NamedTuple, Protocol
@@ -200,7 +200,7 @@ def run_again(
     executable: Executable,
     storages: Sequence[Any],
     numbers: Sequence[Number],
-    spare: Mapping[int, Any],
+    spare: dict[int, Any],
 ) -> list[Any]:
     """Runs a plan without a trace.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ class Argument(NamedTuple):
 
 
 Number = bool | int | float
-NOTHING: Mapping[int, Any] = {}
+NOTHING: dict[int, Any] = {}
 
 
 @dataclass(frozen=True, eq=False)

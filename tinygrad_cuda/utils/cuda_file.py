@@ -117,7 +117,8 @@ def _head(step: ExportedStep, path: Path, arch: str) -> str:
 
 
 def _main(step: ExportedStep, tensors: Path) -> str:
-    arena = max(run.executable.arena.nbytes for run in step.runs)
+    arenas = [run.executable.arena for run in step.runs]
+    arena = max(one.nbytes + one.block_bytes for one in arenas)
     launches: list[str] = []
     for number, run in enumerate(step.runs):
         launches += _run(number, run)
@@ -195,7 +196,8 @@ def _run(number: int, run: ExportedRun) -> list[str]:
     lines = []
     if executable.numbers.nbytes:
         lines.append(f"tgc_copy(numbers{number}, table{number}[step], sizeof table{number}[step]);")
-    own = ["error", "arena", f"exchange{number}", f"numbers{number}"]
+    block = f"arena + {executable.arena.nbytes}"  # each result has memory of its own
+    own = ["error", "arena", block, f"exchange{number}", f"numbers{number}"]
     names = [*run.inputs, *run.results, *own]
     for launch in executable.launches:
         lines += _launch(launch, lambda word: _address(executable, names, word))

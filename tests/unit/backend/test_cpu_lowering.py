@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Compared(CpuExecutable):
         self,
         inputs: Sequence[Any],
         arguments: Sequence[Number],
-        spare: Mapping[int, Any] = NOTHING,
+        spare: dict[int, Any] = NOTHING,
     ) -> list[Any]:
         copies = [np.array(array) for array in inputs]
         found = super().run(inputs, arguments)

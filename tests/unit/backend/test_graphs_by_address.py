@@ -56,7 +56,7 @@ class Executable:
         self.numbers, self.sent = ArgumentBuffer(), b""
         self.number_memory = Memory(7)
         self.arena_address = 5
-        self.nbytes = 1
+        self.arena_bytes = 1
         self.staged = Staged
         self.few = True
         self.sent_bytes: list[bytes] = []
@@ -66,9 +66,6 @@ class Executable:
 
     def arena(self, nbytes: int) -> Memory:
         return Memory(self.arena_address, nbytes)
-
-    # `executable.arena.nbytes` is the size that it asks for.
-    arena.nbytes = 1
 
     def coded(self, numbers: Any) -> Any:
         return [], numbers

@@ -230,3 +230,60 @@ def test_threads_share_a_pool() -> None:
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     keep.clear()
     assert pool.allocated == 0
+
+
+# Pieces behind one another ------------------------------------------------------------------------
+
+SIZES = (3 << 20, 512, 5 << 20, 66048)
+
+
+def ends(pieces: list[Allocation]) -> list[int]:
+    return [piece.address + piece.nbytes for piece in pieces]
+
+
+def test_pieces_behind_one_another_have_no_gaps_and_go_back_one_by_one() -> None:
+    pool = Card().pool()
+    pieces = pool.together(SIZES, 0)
+    assert pieces is not None
+    assert [piece.address for piece in pieces[1:]] == ends(pieces)[:-1]
+    assert pool.allocated == sum(SIZES)
+    first = pieces[0].address
+    del pieces[2]
+    assert pool.allocated == sum(SIZES) - SIZES[2]
+    assert pool.reuse(SIZES[2], first + sum(SIZES[:2])) is not None
+    pieces.clear()
+    again = pool.together(SIZES, first)
+    assert again is not None
+    assert again[0].address == first
+
+
+def test_what_is_kept_costs_one_more_segment_at_most() -> None:
+    """However many pieces of earlier runs a caller keeps; with the last one gone all are free."""
+    card = Card()
+    pool = card.pool()
+    kept = []
+    found = []
+    for _ in range(5):
+        pieces = pool.together(SIZES, 0)
+        found.append(pieces is not None)
+        kept += pieces[:1] if pieces is not None else []
+        del pieces
+    assert found == [True, True, False, False, False]
+    assert card.calls == 2
+    del kept[0]
+    assert pool.together(SIZES, 0) is not None
+    kept.clear()
+    pool.trim()
+    assert not card.out
+
+
+def test_a_segment_of_pieces_replaces_idle_ones() -> None:
+    """What single pieces of these sizes took before goes back; without room there is nothing."""
+    card = Card(40 << 20)
+    pool = card.pool()
+    del [pool.allocate(size) for size in (20 << 20, 15 << 20)][:]
+    pieces = pool.together((20 << 20, 15 << 20), 0)
+    assert list(card.out.values()) == [35 << 20]
+    assert pool.together((4 << 20, 2 << 20), 0) is None
+    del pieces
+    assert pool.together((4 << 20, 2 << 20), 0) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import networkx as nx
@@ -17,6 +18,7 @@ from tinygrad_cuda.lowering.schedule.memory import (
     MemoryPlan,
     PlannedBuffer,
     PlannedRegion,
+    RegionPart,
     plan_memory,
 )
 
@@ -255,11 +257,15 @@ def test_free_storage_is_taken_first() -> None:
 # Memory of results --------------------------------------------------------------------------------
 
 
+def result(name: str, nbytes: int, writer: int) -> PlannedRegion:
+    return PlannedRegion(name, (RegionPart(nbytes, writer),))
+
+
 def test_a_result_holds_other_values_until_it_is_written() -> None:
     """Values that are read before; the writer waits for a reader that is on no path to it."""
     kernels = nx.DiGraph([(0, 1), (0, 2), (1, 3)])
     buffers = [PlannedBuffer("a", 3 * MIB, 0, (1, 2)), PlannedBuffer("b", 2 * MIB, 1, (3,))]
-    plan = plan_memory(kernels, buffers, [PlannedRegion("r", 4 * MIB, 3)])
+    plan = plan_memory(kernels, buffers, [result("r", 4 * MIB, 3)])
     assert plan.inside == {"a": "r"}
     assert plan.offsets == {"a": 0, "b": 0}
     assert plan.peak == 2 * MIB  # b is read by the writer of r itself
@@ -274,18 +280,18 @@ def test_a_result_holds_several_values() -> None:
         PlannedBuffer("b", MIB, 1, (2,)),
         PlannedBuffer("c", 3 * MIB, 3, (4,)),
     ]
-    plan = plan_memory(kernels, buffers, [PlannedRegion("r", 3 * MIB + 100, 4)])
+    plan = plan_memory(kernels, buffers, [result("r", 3 * MIB + 100, 4)])
     assert plan.inside == {"a": "r", "b": "r"}
     assert (plan.offsets["a"], plan.offsets["b"]) == (0, 2 * MIB)
     assert plan.peak == 3 * MIB
-    later = plan_memory(chain(6), buffers, [PlannedRegion("r", 3 * MIB, 5)])
+    later = plan_memory(chain(6), buffers, [result("r", 3 * MIB, 5)])
     assert later.inside == dict.fromkeys("abc", "r")
     assert (later.offsets["c"], later.peak) == (0, 0)
 
 
 def test_small_values_stay_in_the_arena() -> None:
     buffers = [PlannedBuffer("a", MIB - ALIGNMENT, 0, (1,))]
-    plan = plan_memory(chain(3), buffers, [PlannedRegion("r", 4 * MIB, 2)])
+    plan = plan_memory(chain(3), buffers, [result("r", 4 * MIB, 2)])
     assert (plan.inside, plan.peak) == ({}, MIB - ALIGNMENT)
 
 
@@ -301,14 +307,44 @@ def test_random_plans_with_results(seed: int) -> None:
         PlannedBuffer(f"b{k}", rng.choice((1, 2, 3)) * MIB, k, tuple(dag.successors(k)))
         for k in range(count)
     ]
-    regions = [
-        PlannedRegion(f"r{k}", rng.choice((4, 6)) * MIB, k) for k in rng.sample(range(4, count), 3)
-    ]
+    regions = [result(f"r{k}", rng.choice((4, 6)) * MIB, k) for k in rng.sample(range(4, count), 3)]
     plan = plan_memory(dag, buffers, regions)
     dag.add_edges_from((edge.before, edge.after) for edge in plan.edges)
     assert nx.is_directed_acyclic_graph(dag)
     for _ in range(10):
         run_in_any_order(dag, buffers, regions, plan, rng)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_plans_with_a_block(seed: int) -> None:
+    """Values that lie across several results are gone before the first of these is written."""
+    rng = random.Random(seed)
+    count = 24
+    dag = nx.DiGraph()
+    dag.add_nodes_from(range(count))
+    dag.add_edges_from((a, b) for b in range(count) for a in range(b) if rng.random() < 0.12)
+    buffers = [
+        PlannedBuffer(f"b{k}", rng.choice((1, 2, 3, 5)) * MIB, k, tuple(dag.successors(k)))
+        for k in range(count)
+    ]
+    writers = sorted(rng.choices(range(6, count), k=6))
+    parts = tuple(RegionPart(rng.choice((1, 2)) * MIB, k) for k in writers)
+    regions = [PlannedRegion("block", parts), result("r", 4 * MIB, 20)]
+    plan = plan_memory(dag, buffers, regions)
+    dag.add_edges_from((edge.before, edge.after) for edge in plan.edges)
+    assert nx.is_directed_acyclic_graph(dag)
+    for _ in range(10):
+        run_in_any_order(dag, buffers, regions, plan, rng)
+
+
+def test_a_value_lies_across_results_that_are_written_later() -> None:
+    """Not over the first of them, which is written while it is read."""
+    parts = tuple(RegionPart(MIB, writer) for writer in (2, 3, 4))
+    buffers = [PlannedBuffer("a", 2 * MIB, 0, (2,)), PlannedBuffer("b", 3 * MIB, 0, (1,))]
+    plan = plan_memory(chain(5), buffers, [PlannedRegion("block", parts)])
+    assert plan.inside == {"b": "block"}
+    one = plan_memory(chain(5), buffers[:1], [PlannedRegion("block", parts)])
+    assert (one.inside, one.offsets, one.peak) == ({"a": "block"}, {"a": MIB}, 0)
 
 
 def run_in_any_order(
@@ -327,9 +363,16 @@ def run_in_any_order(
         size = buffer.nbytes // ALIGNMENT
         return [(plan.inside.get(buffer.name), start + k) for k in range(0, size, 1024)]
 
+    starts = {
+        region: [*accumulate((p.nbytes for p in region.parts), initial=0)] for region in regions
+    }
     whole = {
-        region: [(region.name, k) for k in range(0, region.nbytes // ALIGNMENT, 1024)]
+        (region.name, start): (
+            part.writer,
+            [(region.name, (start + k) // ALIGNMENT) for k in range(0, part.nbytes, MIB)],
+        )
         for region in regions
+        for part, start in zip(region.parts, starts[region])
     }
     for kernel in nx.lexicographical_topological_sort(dag, key=keys.__getitem__):
         for buffer in buffers:
@@ -338,11 +381,11 @@ def run_in_any_order(
         for buffer in buffers:
             if kernel in buffer.readers:
                 assert {cells[cell] for cell in of(buffer)} == {buffer.name}
-        for region, own in whole.items():
-            if region.writer == kernel:
-                cells |= dict.fromkeys(own, region.name)
-    for region, own in whole.items():
-        assert {cells[cell] for cell in own} == {region.name}
+        for part, (writer, own) in whole.items():
+            if writer == kernel:
+                cells |= dict.fromkeys(own, part)
+    for part, (_, own) in whole.items():
+        assert {cells[cell] for cell in own} == {part}
 
 
 # Layouts by size ----------------------------------------------------------------------------------

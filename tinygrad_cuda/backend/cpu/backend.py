@@ -6,7 +6,7 @@ types are computed in float32 and rounded once a node; values are freed as soon 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -87,7 +87,7 @@ class ReferenceExecutable:
         self,
         inputs: Sequence[Any],
         arguments: Sequence[Number],
-        spare: Mapping[int, Any] = NOTHING,
+        spare: dict[int, Any] = NOTHING,
     ) -> list[Any]:
         values: list[Any] = [None] * self.size
         for slot, index in self.inputs:
@@ -127,7 +127,7 @@ class CpuExecutable:
         self,
         inputs: Sequence[Any],
         arguments: Sequence[Number],
-        spare: Mapping[int, Any] = NOTHING,
+        spare: dict[int, Any] = NOTHING,
     ) -> list[Any]:
         lowered = self.lowered
         values = lowered.initial.copy()

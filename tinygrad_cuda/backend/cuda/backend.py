@@ -209,6 +209,12 @@ class CudaBackend:
     def reuse(self, nbytes: int, address: int, other: int = 0) -> driver.Allocation | None:
         return self.gpu.pool.reuse(nbytes, address, other)
 
+    def together(self, sizes: Sequence[int], address: int) -> list[driver.Allocation] | None:
+        return self.gpu.pool.together(sizes, address)
+
+    def joined(self, pieces: Sequence[driver.Allocation]) -> ArenaPiece:
+        return ArenaPiece(pieces[0].address, sum(piece.nbytes for piece in pieces))
+
     def part(self, memory: driver.Allocation, offset: int, nbytes: int) -> ArenaPiece:
         return ArenaPiece(memory.address + offset, nbytes)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from tinygrad_cuda.core.errors import OutOfMemoryError
 from tinygrad_cuda.core.locks import new_lock
@@ -17,6 +18,7 @@ GRANULE = 512  # every address is a multiple of it
 SEGMENT = 32 << 20  # small allocations are cut from segments of this size
 LARGE = 4 << 20  # from here on an allocation has a segment of its own
 COARSE = 2 << 20  # the step of large sizes, that of the driver's own memory
+BLOCKS = 2  # with pieces of the same sizes: a caller may hold a step's results during the next
 FITS = 8  # a large piece may serve a request that leaves less than an eighth of it
 
 
@@ -32,15 +34,20 @@ def size_class(nbytes: int) -> int:
 
 
 class _Segment:
-    """Memory from the driver, cut from the front; `live` of its pieces are in use."""
+    """Memory from the driver, cut from the front; `live` of its pieces are in use.
 
-    __slots__ = ("address", "size", "cut", "live")
+    Attributes:
+        sizes: of the pieces that it was made for, if they lie in it without gaps.
+    """
+
+    __slots__ = ("address", "size", "cut", "live", "sizes")
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
         self.size = size
         self.cut = 0
         self.live = 0
+        self.sizes: tuple[int, ...] = ()
 
 
 _Piece = tuple[int, int, _Segment]  # address, size class, the segment it was cut from
@@ -145,6 +152,48 @@ class DevicePool:
                 return None
             piece = pieces.pop(address, None) or pieces.pop(other, None)
             return None if piece is None else self._hand_out(nbytes, piece)
+
+    def together(self, sizes: Sequence[int], address: int) -> list[Allocation] | None:
+        """Pieces behind one another, without gaps; each goes back by itself.
+
+        None if there are none: at most `BLOCKS` segments are made of the same sizes, however many
+        of their pieces somebody keeps, and none without room for all.
+
+        Args:
+            sizes: of each, multiples of `GRANULE`.
+            address: where the first should be, if all are free there.
+        """
+        with self._lock:
+            self._take_back()
+            pieces = None
+            for first in (address, *self._free.get(sizes[0], ())):
+                pieces = pieces or self._behind_one_another(sizes, first)
+            pieces = pieces or self._new_together(tuple(sizes))
+            if pieces is None:
+                return None
+            return [self._hand_out(nbytes, piece) for nbytes, piece in zip(sizes, pieces)]
+
+    def _behind_one_another(self, sizes: Sequence[int], first: int) -> list[_Piece] | None:
+        """Free pieces of one segment from an address on."""
+        starts = [*accumulate(sizes[:-1], initial=first)]
+        found = [self._free.get(size, {}).get(at) for size, at in zip(sizes, starts)]
+        pieces = [piece for piece in found if piece is not None]
+        if len(pieces) < len(sizes) or len({id(piece[2]) for piece in pieces}) > 1:
+            return None
+        return [self._free[size].pop(at) for size, at in zip(sizes, starts)]
+
+    def _new_together(self, sizes: tuple[int, ...]) -> list[_Piece] | None:
+        """Pieces of a new segment; what has one of their sizes is no larger from now on."""
+        if sum(segment.sizes == sizes for segment in self._segments) >= BLOCKS:
+            return None
+        self.trim()  # what single pieces took before has no other use
+        whole = self._grow(max(sum(sizes), LARGE))
+        if whole is None:
+            return None
+        whole[2].sizes = sizes
+        self._sizes.update(zip(sizes, sizes))
+        starts = accumulate(sizes[:-1], initial=whole[0])
+        return [(at, size, whole[2]) for at, size in zip(starts, sizes)]
 
     def trim(self) -> int:
         """Gives segments without a piece in use back to the driver; returns their bytes."""

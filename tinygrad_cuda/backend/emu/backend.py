@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -90,11 +91,15 @@ memory = EmuMemory()
 
 def new_buffer(nbytes: int, fill: int = POISON) -> EmuBuffer:
     """Fresh memory, every byte of it `fill`."""
-    padded = np.full(nbytes + ALIGNMENT, fill, np.uint8)
-    offset = -padded.ctypes.data % ALIGNMENT
-    buffer = EmuBuffer(padded[offset : offset + nbytes])
+    buffer = _uncounted(nbytes, fill)
     memory.add(buffer)
     return buffer
+
+
+def _uncounted(nbytes: int, fill: int = POISON) -> EmuBuffer:
+    padded = np.full(nbytes + ALIGNMENT, fill, np.uint8)
+    offset = -padded.ctypes.data % ALIGNMENT
+    return EmuBuffer(padded[offset : offset + nbytes])
 
 
 class EmuBackend:
@@ -197,6 +202,20 @@ class EmuBackend:
 
     def reuse(self, nbytes: int, address: int, other: int = 0) -> None:
         """Nothing is ever given out again."""
+
+    def together(self, sizes: Sequence[int], address: int) -> list[EmuBuffer]:
+        """New memory, each piece checked and counted by itself."""
+        whole = _uncounted(sum(sizes))
+        starts = accumulate(sizes, initial=0)
+        pieces = [self.part(whole, start, size) for start, size in zip(starts, sizes)]
+        for piece in pieces:
+            memory.add(piece)
+        return pieces
+
+    def joined(self, pieces: Sequence[EmuBuffer]) -> EmuBuffer:
+        owner: Any = pieces[0].bytes.base  # of all of them
+        start = pieces[0].address - owner.ctypes.data
+        return EmuBuffer(owner[start : start + sum(piece.nbytes for piece in pieces)])
 
     def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
         return EmuBuffer(memory.bytes[offset : offset + nbytes])

@@ -6,7 +6,7 @@ The machine below (a GPU, or the emulator) only has memory, a compiler and launc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import attrgetter
 from time import perf_counter_ns
@@ -42,6 +42,7 @@ from tinygrad_cuda.graph.program import NOTHING, Argument, Number, Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import Lowered, lower
+from tinygrad_cuda.lowering.schedule.arena import BLOCK
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use
 from tinygrad_cuda.lowering.target import Target
@@ -89,6 +90,19 @@ class Machine(Protocol):
 
     def take(self, nbytes: int, address: int) -> Any:
         """Memory as from `allocate`, at that address if it is free there."""
+        ...
+
+    def together(self, sizes: Sequence[int], address: int) -> Sequence[Any] | None:
+        """Pieces of memory without gaps between them, or None if there are none.
+
+        Args:
+            sizes: their bytes.
+            address: where the first should be, if all are free there.
+        """
+        ...
+
+    def joined(self, pieces: Sequence[Any]) -> Any:
+        """Such pieces as one part of memory."""
         ...
 
     def part(self, memory: Any, offset: int, nbytes: int) -> Any:
@@ -213,10 +227,10 @@ class LoweredExecutable:
         """Where each word of the launches comes from, in the order of addresses of a run."""
         nodes = self.schedule.outputs
         values = [*self.program.inputs, *nodes, "error"]
-        sources: dict[Any, WordSource] = {value: (number, 0) for number, value in enumerate(values)}
+        own = [*values, "arena", BLOCK, "exchange", "argument"]
+        sources: dict[Any, WordSource] = {value: (number, 0) for number, value in enumerate(own)}
         for value, (offset, _) in self.arena.slots.items():
-            result = self.arena.inside.get(value)
-            sources[value] = (len(values) if result is None else sources[result][0]), offset
+            sources[value] = sources[self.arena.inside.get(value, "arena")][0], offset
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
         self.results = [
             slots[self.overwrites[node]] if node in self.overwrites else None for node in nodes
@@ -225,20 +239,23 @@ class LoweredExecutable:
         exchanges = [w.item for one in self.launches for w in one.words if w.kind == "exchange"]
         self.exchange_bytes = 0
         for value in dict.fromkeys(exchanges):
-            sources[value] = len(values) + 1, self.exchange_bytes
+            sources[value] = sources["exchange"][0], self.exchange_bytes
             self.exchange_bytes += -(-value.nbytes // 16) * 16
         self.exchange_memory: Any = None
         self.numbers = ArgumentBuffer(self.launches)
         for value, number in self.numbers.table.items():
-            sources[value] = len(values) + 2, WORD * number
+            sources[value] = sources["argument"][0], WORD * number
         self.sources = sources
-        self.frame = LaunchParams(self.launches, sources, len(values) + 3, self.machine.tensor_map)
+        self.frame = LaunchParams(self.launches, sources, len(own), self.machine.tensor_map)
         # Where they are, and what has been sent there.
         self.number_memory: Any = None
         self.sent = b""
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.slots.keys() - self.arena.over.keys())
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
+        # Results that share memory with values before them: where each lies in one piece of memory.
+        self.block = {nodes.index(node): start for node, start in self.arena.block.items()}
+        self.arena_bytes = self.arena.nbytes  # and of what has had to lie behind it
         # Addresses of outputs in memory of their own, in the last run and in the one before.
         self._last = dict.fromkeys(self.fresh, 0)
         self._before = dict.fromkeys(self.fresh, 0)
@@ -256,7 +273,7 @@ class LoweredExecutable:
         self,
         inputs: Sequence[Any],
         arguments: Sequence[Number],
-        spare: Mapping[int, Any] = NOTHING,
+        spare: dict[int, Any] = NOTHING,
     ) -> list[Any]:
         results = self._outputs(inputs, spare)
         self.start(inputs, results, arguments)
@@ -283,7 +300,7 @@ class LoweredExecutable:
             self._replay(inputs, results, numbers)
         else:
             validator = self._validator(inputs, arguments) if settings.validate else None
-            memory = self.memory(inputs, results)
+            memory = self.memory(inputs, results, self.runs == 1)
             self.frame.fill(list(map(address_of, memory)))
             if numbers != self.sent:
                 self.machine.write(self.number_memory, numbers)
@@ -292,9 +309,17 @@ class LoweredExecutable:
         if self.checks:
             self.machine.watch_error(self.first_code, codes)
 
-    def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """All memory of a run, in the order of the frame's addresses."""
+    def memory(
+        self, inputs: Sequence[Any], results: Sequence[Any], once: bool = False
+    ) -> list[Any]:
+        """All memory of a run, in the order of the frame's addresses.
+
+        Args:
+            inputs, results: that of these.
+            once: whether what the run takes besides may be gone afterwards.
+        """
         machine = self.machine
+        block = self._block_memory(results, once) if self.block else None
         arena = machine.arena(self.arena.nbytes)
         if self.number_memory is None:
             self.number_memory = machine.allocate(self.numbers.nbytes)
@@ -302,7 +327,30 @@ class LoweredExecutable:
             self.exchange_memory = machine.allocate(self.exchange_bytes)
             machine.write(self.exchange_memory, bytes(self.exchange_bytes))
         own = self.exchange_memory, self.number_memory
-        return [*inputs, *results, machine.error, arena, *own]
+        return [*inputs, *results, machine.error, arena, arena if block is None else block, *own]
+
+    def _block_memory(self, results: Sequence[Any], once: bool) -> Any:
+        """Memory for values that lie where the block's results would be.
+
+        That of these, if they lie there: they fill it, so nobody else has any of it. Otherwise the
+        caller holds what an earlier run left in it, and these values lie behind the arena.
+        """
+        if results and self._in_block(results):
+            return self.machine.joined([results[number] for number in self.block])
+        nbytes = self.arena.block_bytes
+        if once:
+            return self.machine.allocate(nbytes)
+        self.arena_bytes = self.arena.nbytes + nbytes
+        return self.machine.part(self.machine.arena(self.arena_bytes), self.arena.nbytes, nbytes)
+
+    def _in_block(self, results: Sequence[Any]) -> bool:
+        """Whether the block's results lie behind one another."""
+        pieces = [results[number] for number in self.block]
+        if any(piece is None for piece in pieces):
+            return False
+        first = pieces[0].address
+        starts = self.block.values()
+        return all(piece.address - first == start for piece, start in zip(pieces, starts))
 
     def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
         """The codes of the checks, and the numbers of the run with the same codes in every run."""
@@ -340,11 +388,13 @@ class LoweredExecutable:
             return RunChain([one.start for one in programs])
         return graphs.chain(programs, length)
 
-    def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
+    def _outputs(self, inputs: Sequence[Any], spare: dict[int, Any]) -> list[Any]:
         """Memory for the outputs, that of an earlier run where it is free again."""
         results = [None if slot is None else inputs[slot] for slot in self.results]
         for number, piece in spare.items():
             results[number] = piece
+        if self.block and self.runs and not self._in_block(results):
+            self._take_block(results, spare)
         missing = [number for number in self.fresh if results[number] is None]
         if len(missing) > 1:  # first each its own, before another one takes it
             for number in missing:
@@ -356,6 +406,20 @@ class LoweredExecutable:
             if results[number] is None:
                 results[number] = self.output_memory(number)
         return results
+
+    def _take_block(self, results: list[Any], spare: dict[int, Any]) -> None:
+        """Memory behind one another for the block's results, if there is some.
+
+        Not in the first run: many a plan has one only, and what it leaves lasts.
+        """
+        for number in self.block:  # spare memory that lies elsewhere goes back
+            results[number] = None
+            spare.pop(number, None)
+        sizes = [self.sizes[number] for number in self.block]
+        wanted = self._last[next(iter(self.block))]
+        pieces = self.machine.together(sizes, wanted) or ()
+        for number, piece in zip(self.block, pieces):
+            results[number] = self._taken(number, piece)
 
     def output_memory(self, number: int) -> Any:
         """Memory for an output, the same as in the last run if it is free again."""
@@ -455,7 +519,7 @@ class LoweredExecutable:
 
     def _pieces(self, memory: Sequence[Any]) -> dict[Any, Any]:
         """The memory of each value of a run."""
-        own = ("error", "arena", "exchange", "argument")
+        own = ("error", "arena", BLOCK, "exchange", "argument")
         pieces: dict[Any, Any] = dict(
             zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
         )

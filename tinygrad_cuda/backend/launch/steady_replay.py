@@ -23,7 +23,7 @@ class ReplayedProgram(Protocol):
     """What steady runs need of a compiled program; see `LoweredExecutable`."""
 
     machine: Any
-    arena: Any
+    arena_bytes: int
     numbers: ArgumentBuffer
     checks: bool
     sent: bytes
@@ -69,7 +69,7 @@ class SteadyRuns:
         self._packed = b""
         machine = executable.machine
         self._staged: Any = machine.staged
-        self._arena_of, self._scratch = machine.arena, executable.arena.nbytes
+        self._arena_of = machine.arena
         self._watch = machine.watch_error if executable.checks else None
 
     def start(
@@ -91,7 +91,7 @@ class SteadyRuns:
         self._key = ()
         if settings.debug or settings.sync or settings.validate or watched.observer is not None:
             return False
-        arena = self._arena_of(self._scratch).address
+        arena = self._arena_of(executable.arena_bytes).address
         if arena != self._arena or fixed is not self._fixed:
             if arena != self._arena or fixed != self._fixed:
                 self.graphs.forget()

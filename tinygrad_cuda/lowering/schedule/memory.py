@@ -49,18 +49,27 @@ class PlannedBuffer(NamedTuple):
     over: tuple[Hashable, ...] = ()
 
 
+class RegionPart(NamedTuple):
+    """A part of a region, and the kernel that writes it."""
+
+    nbytes: int
+    writer: Hashable
+
+
 class PlannedRegion(NamedTuple):
-    """Memory outside of the arena that is free until a kernel writes there, such as a result's.
+    """Memory outside of the arena that is free until kernels write there, such as that of results.
 
     Attributes:
         name: any hashable name.
-        nbytes: its size.
-        writer: the kernel that writes it.
+        parts: in the order in which they lie behind one another.
     """
 
     name: Hashable
-    nbytes: int
-    writer: Hashable
+    parts: tuple[RegionPart, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
 
 
 class OrderingEdge(NamedTuple):
@@ -105,8 +114,8 @@ def plan_memory(
     arena would grow by `worth_an_edge` bytes or more than with storage that is merely used earlier
     in that order, it takes the latter, and its writer waits for those users by new edges. Where
     even so the arena would grow by that much, it takes the storage of a buffer that its writer is
-    the last to read, if the writer may store it there, or else a part of a region whose writer
-    comes after all its users. Where large buffers take less if they are laid out by size, for
+    the last to read, if the writer may store it there, or else a stretch of a region whose writers
+    come after all its users. Where large buffers take less if they are laid out by size, for
     their lifetimes in that order, they are. All edges point forward in one topological order, so
     no cycle can arise.
 
@@ -231,8 +240,8 @@ class _Planner:
                     gap = relaxed = own
                 elif (region := self.region_of(buffer, size)) is not None:
                     segments = self.regions[region]
-                    gap = relaxed = self.best_gap(segments, size, (1 << now) - 1)
-                    self.hold(buffer, region)
+                    gap = relaxed = self.region_gap(region, size, self.users(buffer))
+                    self.hold(buffer, region, gap.start, size)
             if gap is relaxed or gap.growth - relaxed.growth >= self.worth_an_edge:
                 gap = relaxed
                 self.add_edges(buffer, gap, size)
@@ -244,7 +253,7 @@ class _Planner:
         segments = self.zone
         if spot.region is not None:
             segments = self.regions[spot.region]
-            self.hold(buffer, spot.region)
+            self.hold(buffer, spot.region, spot.start, spot.size)
         end = spot.start + spot.size
         there = tuple(s for s in segments if s.start < end and spot.start < s.end)
         self.add_edges(buffer, _Gap(0, spot.size, spot.start, there), spot.size)
@@ -253,11 +262,14 @@ class _Planner:
         self.offsets[buffer.name] = spot.start
         self.occupy(segments, buffer, spot.start, end)
 
-    def hold(self, buffer: PlannedBuffer, region: PlannedRegion) -> None:
-        """Lets the writer of a region wait for the users of a buffer that lies there."""
+    def hold(self, buffer: PlannedBuffer, region: PlannedRegion, start: int, size: int) -> None:
+        """Lets the writers of a stretch of a region wait for the users of a buffer there."""
         self.inside[buffer.name] = region.name
-        users = self.awaited.get(region.writer, 0)
-        self.awaited[region.writer] = users | self.users(buffer)
+        first = 0
+        for nbytes, writer in region.parts:
+            if first < start + size and start < first + nbytes:
+                self.awaited[writer] = self.awaited.get(writer, 0) | self.users(buffer)
+            first += nbytes
 
     @staticmethod
     def best_gap(segments: list[_ArenaSegment], size: int, finished: int) -> _Gap:
@@ -295,14 +307,20 @@ class _Planner:
         return None
 
     def region_of(self, buffer: PlannedBuffer, size: int) -> PlannedRegion | None:
-        """The smallest region with room, whose writer follows all users of the buffer."""
-        now = len(self.before) - 1
+        """The smallest region with room, whose writers there follow all users of the buffer."""
         users = self.users(buffer)
-        for region, segments in self.regions.items():
-            later = not users >> self.position[region.writer]
-            if later and not self.best_gap(segments, size, (1 << now) - 1).growth:
+        for region in self.regions:
+            if not self.region_gap(region, size, users).growth:
                 return region
         return None
+
+    def region_gap(self, region: PlannedRegion, size: int, users: int) -> _Gap:
+        """The best gap of a region where all is written after these users."""
+        now = len(self.before) - 1
+        first = _free_from(region, self.position, users.bit_length() - 1)
+        segments = [s for s in self.regions[region] if s.end > first]
+        segments[:1] = [s._replace(start=max(s.start, first)) for s in segments[:1]]
+        return self.best_gap(segments, size, (1 << now) - 1)
 
     def users(self, buffer: PlannedBuffer) -> int:
         """Its writer and readers."""
@@ -390,11 +408,9 @@ def _layout(
     spots: dict[Hashable, _Spot] = {}
     for span in sorted(_spans(position, buffers, least), key=lambda span: -span.size):
         for region in [*list(taken)[1:], None]:
-            start = _lowest([t for t in taken[region] if _together(t[2], span)], span.size)
-            fits = region is None or (
-                start + span.size <= region.nbytes and span.last < position[region.writer]
-            )
-            if fits:
+            free = 0 if region is None else _free_from(region, position, span.last)
+            start = _lowest([t for t in taken[region] if _together(t[2], span)], span.size, free)
+            if region is None or start + span.size <= region.nbytes:
                 taken[region].append((start, start + span.size, span))
                 over: Hashable | None = None
                 for buffer in span.buffers:
@@ -427,9 +443,18 @@ def _together(one: _Span, other: _Span) -> bool:
     return one.first <= other.last and other.first <= one.last
 
 
-def _lowest(taken: list[tuple[int, int, _Span]], size: int) -> int:
-    """The lowest offset with so many free bytes behind it."""
-    start = 0
+def _free_from(region: PlannedRegion, position: dict[Hashable, int], last: int) -> int:
+    """From which offset on a region is written only after the kernel at position `last`."""
+    first = end = 0
+    for nbytes, writer in region.parts:
+        end += nbytes
+        if position[writer] <= last:
+            first = end
+    return first
+
+
+def _lowest(taken: list[tuple[int, int, _Span]], size: int, start: int) -> int:
+    """The lowest offset from `start` on with so many free bytes behind it."""
     for first, end, _ in sorted(taken, key=lambda piece: piece[:2]):
         if first - start >= size:
             break

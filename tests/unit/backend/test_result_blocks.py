@@ -1,0 +1,139 @@
+"""Results that share memory with the values of their own step, whatever the caller keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from pretended_gpu import pretended_gpu
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+from tinygrad_cuda.backend.cuda import backend as cuda
+from tinygrad_cuda.backend.emu import backend as emu
+from tinygrad_cuda.backend.emu.compiler import toolchain
+from tinygrad_cuda.core.errors import DeviceError
+from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.lowering.schedule import arena, order
+from tinygrad_cuda.lowering.schedule.memory import plan_memory
+
+SMALL = 512  # bytes from which on values are laid out here as large ones are
+STEPS = 7
+
+Kept = list[tuple[Any, bytes]]  # what a caller holds, and the bytes that it had at first
+Keep = Callable[[int, Any, Kept], None]
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Blocks in small programs; the addresses of those that runs had."""
+    try:
+        toolchain()
+    except DeviceError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(arena, "WORTH_A_PART", SMALL)
+    monkeypatch.setattr(arena, "WORTH_A_BLOCK", SMALL)
+    monkeypatch.setattr(arena, "BLOCK_SHARE", 1.0)
+    monkeypatch.setattr(arena, "plan_memory", partial(plan_memory, worth_an_edge=SMALL))
+    monkeypatch.setattr(order, "WORTH_AN_ORDER", SMALL)
+    addresses: list[int] = []
+    for machine in (cuda.CudaBackend, emu.EmuBackend):
+        whole: Any = machine.joined
+
+        def noting(self: Any, pieces: Any, whole: Any = whole) -> Any:
+            addresses.append(pieces[0].address)
+            return whole(self, pieces)
+
+        monkeypatch.setattr(machine, "joined", noting)
+    plans.clear()
+    yield addresses
+    plans.clear()
+    tc.set_default_device(None)
+
+
+def hold(kept: Kept, value: Any) -> None:
+    kept.append((value, value.numpy().tobytes()))
+
+
+def keep_nothing(number: int, net: Any, kept: Kept) -> None:
+    """The gradients of a step are gone before the next one."""
+
+
+def keep_one(number: int, net: Any, kept: Kept) -> None:
+    """One gradient of each step, for good."""
+    hold(kept, net[number % 2 * 2].weight.grad)
+
+
+def keep_the_last(number: int, net: Any, kept: Kept) -> None:
+    """All gradients, until the next step has been."""
+    kept.clear()
+    for p in net.parameters():
+        hold(kept, p.grad)
+
+
+def keep_some_steps(number: int, net: Any, kept: Kept) -> None:
+    """A view of a gradient from time to time."""
+    if number % 3 == 1:
+        hold(kept, net[2].weight.grad[3:].T)
+
+
+KEEPING = [keep_nothing, keep_one, keep_the_last, keep_some_steps]
+
+
+def trained(device: str, compiled: bool, keep: Keep, drop: bool) -> list[bytes]:
+    """Losses, gradients and parameters of some steps; what is kept must stay as it is."""
+    tc.manual_seed(0)
+    tc.set_default_device(device)
+    net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 64), nn.Linear(64, 8))
+    rule = optim.Adam(net.parameters(), lr=0.01)
+    rng = np.random.default_rng(0)
+
+    def step(x: Any, y: Any) -> Any:
+        if drop:
+            rule.zero_grad()
+        loss = (net(x) - y).square().mean()
+        loss.backward()
+        rule.step()
+        return loss.detach()
+
+    call = tc.compile(step) if compiled else step
+    kept: Kept = []
+    found = []
+    for number in range(STEPS):
+        pair = (rng.standard_normal((48, n)).astype(np.float32) for n in (16, 8))
+        found.append(call(*map(tc.tensor, pair)).numpy().tobytes())
+        if drop:  # else gradients are added to what the caller has
+            assert all(value.numpy().tobytes() == old for value, old in kept)
+        keep(number, net, kept)
+    kept += [(value, b"") for p in net.parameters() for value in (p.grad, p.detach())]
+    return found + [value.numpy().tobytes() for value, _ in kept]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize("keep", KEEPING)
+def test_what_a_caller_keeps_is_not_written_over(
+    keep: Keep, drop: bool, compiled: bool, joined: list[int]
+) -> None:
+    """On the emulator, and on graphs that are replayed; the bits are those without any sharing."""
+    own = trained("emu", compiled, keep, drop)
+    with pretended_gpu():
+        assert trained("cuda", compiled, keep, drop) == own
+    plans.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "WORTH_A_BLOCK", 1 << 40)
+        assert trained("emu", compiled, keep, drop) == own
+
+
+def test_a_loop_has_one_block(joined: list[int]) -> None:
+    """From its second run on, at the same address; one that is kept at times makes two of them."""
+    with pretended_gpu():
+        trained("cuda", False, keep_nothing, True)
+        assert len(joined) >= STEPS - 3
+        assert len(set(joined)) == 1
+        joined.clear()
+        trained("cuda", False, keep_the_last, True)
+        assert len(set(joined)) == 2
