@@ -91,3 +91,18 @@ def test_no_layout_takes_less_than_the_peak(name: str) -> None:
         kernel, nbytes, owners = memory.peak
         assert memory.arena >= nbytes == sum(owner.nbytes for owner in owners)
         assert all(owner.writer <= kernel <= owner.reader for owner in owners)
+
+
+def test_the_parts_of_a_split_sum_are_an_owner() -> None:
+    """A long product of few columns is split; its parts are at the peak with its operand."""
+    new = Inputs()
+    x = ew.exp(new(1 << 14, 128))
+    memory = memory_of(new.program(contraction.matmul(contraction.transpose(x), x)))
+    assert memory.peak is not None
+    scratch, others = (
+        [owner for owner in memory.peak.owners if owner.scratch is own] for own in (True, False)
+    )
+    assert [(owner.node, owner.nbytes) for owner in others] == [(x, 4 * 128 << 14)]
+    assert [owner.node.op for owner in scratch] == [contraction.matmul]
+    assert memory.peak.nbytes == sum(owner.nbytes for owner in memory.peak.owners)
+    assert f"  scratch of matmul (128, 128) float32, kernels {memory.peak.kernel} to" in str(memory)

@@ -52,6 +52,7 @@ class Arena(NamedTuple):
             `BLOCK` if it is that of several.
         block: results that lie behind one another in one piece of memory, and their offsets. A
             run whose results lie elsewhere needs other memory for the values inside.
+        scratches: memory between the stages of kernels, and whose it is.
     """
 
     slots: dict[Any, tuple[int, int]]
@@ -59,6 +60,7 @@ class Arena(NamedTuple):
     over: dict[Any, Any]
     inside: dict[Any, Any]
     block: dict[Node, int]
+    scratches: dict[Any, Kernel]
 
     @property
     def block_bytes(self) -> int:
@@ -66,7 +68,7 @@ class Arena(NamedTuple):
         return max((start + nbytes_of(node) for node, start in self.block.items()), default=0)
 
 
-EMPTY = Arena({}, 0, {}, {}, {})  # of one kernel without scratch memory
+EMPTY = Arena({}, 0, {}, {}, {}, {})  # of one kernel without scratch memory
 
 
 class _Order:
@@ -103,7 +105,8 @@ def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, 
     used = max((sum(slots[v]) for v, region in plan.inside.items() if region == BLOCK), default=0)
     starts = accumulate((result.nbytes for result in members), initial=0)
     block = {cast(Node, r.name): start for r, start in zip(members, starts) if start < used}
-    return Arena(slots, plan.peak, plan.over, plan.inside, block)
+    owners = {name: kernel for kernel, own in scratches.items() for name in own}
+    return Arena(slots, plan.peak, plan.over, plan.inside, block, owners)
 
 
 def _planned(

@@ -16,35 +16,37 @@ OWNERS = 8  # values that a description lists
 
 
 class Owner(NamedTuple):
-    """A value between kernels.
+    """A value between kernels, or memory between the stages of one.
 
     Attributes:
-        node: what is stored.
+        node: what is stored; of scratch memory, what its kernel computes.
         nbytes: its size.
         writer: the number of the kernel that stores it, in the schedule's order.
         reader: that of the last kernel that reads it.
+        scratch: whether it is memory between stages, such as parts of a split sum.
     """
 
     node: Node
     nbytes: int
     writer: int
     reader: int
+    scratch: bool = False
 
     def __str__(self) -> str:
-        node = self.node
+        node, scratch = self.node, "scratch of " if self.scratch else ""
         return (
-            f"{readable(self.nbytes):>12}  {node.op.name} {node.shape} {node.dtype.name}, "
+            f"{readable(self.nbytes):>12}  {scratch}{node.op.name} {node.shape} {node.dtype.name}, "
             f"kernels {self.writer} to {self.reader}, {describe_site(node.site)}"
         )
 
 
 class Peak(NamedTuple):
-    """The moment at which most values between kernels are in memory.
+    """The moment at which most is in memory between kernels.
 
     Attributes:
         kernel: the number of the kernel that runs then.
-        nbytes: of the values in memory then; scratch memory of kernels is left out.
-        owners: the values, largest first.
+        nbytes: of the values in memory then, and of the kernel's scratch memory.
+        owners: these, largest first.
     """
 
     kernel: int
@@ -101,7 +103,7 @@ def memory_use(inputs: Sequence[Node], schedule: Schedule, arena: Arena) -> Memo
 
 
 def lifetimes(schedule: Schedule, arena: Arena) -> list[tuple[Owner, int]]:
-    """The values between kernels, each with the number of the first kernel that runs without it."""
+    """What lies in the arena, each with the number of the first kernel that runs without it."""
     last = {node: k for k, kernel in enumerate(schedule.kernels) for node in kernel.reads}
     end = {old: last[old] for old in arena.over.values()}  # its bytes are another's from then on
     owners = [
@@ -110,7 +112,15 @@ def lifetimes(schedule: Schedule, arena: Arena) -> list[tuple[Owner, int]]:
         for node in kernel.stores
         if node in arena.slots and node not in arena.inside
     ]
-    return [(owner, end.get(owner.node, owner.reader + 1)) for owner in owners]
+    numbers = {kernel: number for number, kernel in enumerate(schedule.kernels)}
+    for name, kernel in arena.scratches.items():
+        if name not in arena.inside:
+            node, number = [*kernel.anchors, *kernel.stores][0], numbers[kernel]
+            owners.append(Owner(node, arena.slots[name][1], number, number, True))
+    return [
+        (owner, owner.reader + 1 if owner.scratch else end.get(owner.node, owner.reader + 1))
+        for owner in owners
+    ]
 
 
 def _peak(schedule: Schedule, arena: Arena) -> Peak:

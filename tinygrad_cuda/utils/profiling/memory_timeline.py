@@ -34,7 +34,8 @@ class ValueLife(NamedTuple):
         name: its op, shape and dtype.
         nbytes: its size.
         first, last: the numbers of the kernels between which it is there.
-        category: ``input`` (it was there before), or the phase that computes it.
+        category: ``input`` (it was there before), ``scratch`` (between a kernel's stages, such as
+            parts of a split sum), or the phase that computes it.
         line: of the user's, that made it.
         module: the path of the Module that made it, where that was recorded.
     """
@@ -63,7 +64,7 @@ class PlanMemory:
         values: inputs, results and values between kernels.
         kernels: their names, in order of execution.
         predicted: bytes that a run holds, by the plan.
-        scratch: bytes of that which are no value's: gaps of the layout, memory of kernels' own.
+        scratch: bytes of that which are always there and no value's: gaps of the layout, numbers.
         measured: bytes of the memory that the run was given; None where nothing measures it.
         in_use: bytes that the device's allocator had given out then, to all.
     """
@@ -122,7 +123,9 @@ class PlanMemory:
                 self._add(node, nbytes_of(node), 0, end)
         between = lifetimes(schedule, arena)
         for owner, stop in between:
-            self._add(owner.node, owner.nbytes, owner.writer, max(stop - 1, owner.writer))
+            category = "scratch" if owner.scratch else ""
+            last = max(stop - 1, owner.writer)
+            self._add(owner.node, owner.nbytes, owner.writer, last, category)
         use = executable.memory_use()
         own = executable.numbers.nbytes + executable.exchange_bytes
         self.predicted = use.inputs + use.outputs + use.arena + own
@@ -221,7 +224,7 @@ class MemoryTimeline:
         if rest := alive[row_limit:]:
             lines.append(f"{readable(sum(v.nbytes for v in rest)):>12}  {len(rest)} more values")
         if plan.scratch:
-            lines.append(f"{readable(plan.scratch):>12}  gaps, and memory of kernels' own")
+            lines.append(f"{readable(plan.scratch):>12}  gaps and numbers")
         return "\n".join(lines)
 
     __str__ = table
