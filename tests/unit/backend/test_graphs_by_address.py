@@ -57,6 +57,7 @@ class Executable:
         self.number_memory = Memory(7)
         self.arena_address = 5
         self.arena_bytes = 1
+        self.asked: list[int] = []
         self.staged = Staged
         self.few = True
         self.sent_bytes: list[bytes] = []
@@ -65,6 +66,7 @@ class Executable:
         self.watched: list[Any] = []
 
     def arena(self, nbytes: int) -> Memory:
+        self.asked.append(nbytes)
         return Memory(self.arena_address, nbytes)
 
     def coded(self, numbers: Any) -> Any:
@@ -131,6 +133,14 @@ def test_places_that_come_again_get_a_graph(loop: Loop) -> None:
     x = Memory(10)
     assert [loop.turn(x, 20) for _ in range(4)] == ["long way", "long way", "made", "again"]
     assert loop.executable.log[-1][1] == [10, 100, 20, 5, 7]
+
+
+def test_the_arena_has_what_its_graphs_need(loop: Loop) -> None:
+    """A run whose results lie elsewhere may need more of it than the program's layout has."""
+    loop.turn(Memory(10), 20)
+    loop.executable.arena_bytes = 9
+    loop.turn(Memory(10), 20)
+    assert loop.executable.asked == [1, 9]
 
 
 @pytest.mark.fast_paths

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,17 @@ from pretended_gpu import pretended_gpu
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend.cuda import backend as cuda
+from tinygrad_cuda.backend.cuda import driver as runtime
+from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.emu import backend as emu
 from tinygrad_cuda.backend.emu.compiler import toolchain
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import DeviceError
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.lowering.schedule import arena, order
 from tinygrad_cuda.lowering.schedule.memory import plan_memory
+from tinygrad_cuda.utils.profiling import recorder
 
 SMALL = 512  # bytes from which on values are laid out here as large ones are
 STEPS = 7
@@ -52,6 +59,11 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield addresses
     plans.clear()
     tc.set_default_device(None)
+
+
+def executables() -> list[Any]:
+    found = [plan for entry in plans.entries.values() for plan in entry.plans.values()]
+    return [plan for plan in found if isinstance(plan, LoweredExecutable)]
 
 
 def hold(kept: Kept, value: Any) -> None:
@@ -137,3 +149,39 @@ def test_a_loop_has_one_block(joined: list[int]) -> None:
         joined.clear()
         trained("cuda", False, keep_the_last, True)
         assert len(set(joined)) == 2
+
+
+class Piece:
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address, self.nbytes = address, nbytes
+
+
+def test_a_block_is_counted_once() -> None:
+    """Two results, the block that they are, an arena, and what lies behind the arena's values."""
+    executable: Any = SimpleNamespace(program=SimpleNamespace(device=as_device("emu")))
+    pieces = [(4096, 512), (4608, 1024), (8192, 4096), (4096, 1536), (10240, 2048), (2048, 8)]
+    held, _ = recorder._held(executable, [Piece(*piece) for piece in pieces])
+    assert held == 512 + 1024 + 4096 + 8
+
+
+def test_runs_of_a_graph_have_one_arena(joined: list[int]) -> None:
+    """A later run needs more of it than those before, since its results lie anywhere."""
+    with pretended_gpu():
+        trained("cuda", False, keep_nothing, True)
+        gpu = runtime.device(0)
+        one = max(executables(), key=lambda plan: len(plan.block))
+        assert one.block
+        before = max(executables(), key=lambda plan: not plan.block)
+        runs = MultiRunGraph(gpu, [before, one], 1)
+        gpu.empty_cache()
+        arenas = []
+        for number, program in enumerate(runs.programs):
+            memory = program.memory
+            program.memory = lambda *given, own=memory: arenas.append(own(*given)) or arenas[-1]
+            values = (program.program.inputs, program.schedule.outputs)
+            inputs, results = (
+                [gpu.allocate(prod(v.shape) * v.dtype.itemsize) for v in part] for part in values
+            )
+            runs.add(number, inputs, results, [0] * 100)
+        addresses = {memory[-4].address for memory in arenas[-2:]}
+        assert addresses == {gpu.arena(0).address}

@@ -68,8 +68,7 @@ class SteadyRuns:
         self._codes: Sequence[int] = ()
         self._packed = b""
         machine = executable.machine
-        self._staged: Any = machine.staged
-        self._arena_of = machine.arena
+        self._staged, self._arena_of = machine.staged, machine.arena
         self._watch = machine.watch_error if executable.checks else None
 
     def start(

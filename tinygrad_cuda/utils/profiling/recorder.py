@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -245,12 +246,16 @@ class ProfileRecorder:
 
 
 def _held(executable: Any, memory: Sequence[Any]) -> tuple[int | None, int | None]:
-    """Bytes of a run's memory, each piece once, and of all that the device has given out."""
+    """Bytes of a run's memory, each counted once, and of all that the device has given out."""
     if not memory:
         return None, None
     backend: Any = registry.get(executable.program.device)
-    pieces = {piece.address: piece.nbytes for piece in memory if piece is not backend.error}
-    return sum(pieces.values()), backend.memory_in_use()
+    total = end = 0
+    for piece in sorted(memory, key=attrgetter("address")):
+        if piece is not backend.error:
+            first, end = max(piece.address, end), max(piece.address + piece.nbytes, end)
+            total += max(end - first, 0)
+    return total, backend.memory_in_use()
 
 
 def _name_below(outer: LineScope, module: Any) -> str:

@@ -42,8 +42,7 @@ class MultiRunGraph(RunChain):
         length: int,
         origin: MultiRunGraph | None = None,
     ) -> None:
-        self.gpu = gpu
-        self.turn, self.length, self.origin = programs, length, origin
+        self.gpu, self.turn, self.length, self.origin = gpu, programs, length, origin
         self.programs = [*programs] * length
         self.frames = [program.new_frame() for program in self.programs]
         self.starts = [*accumulate((len(one.launches) for one in self.programs), initial=0)]
@@ -87,6 +86,9 @@ class MultiRunGraph(RunChain):
     def add(self, number: int, inputs: Memory, results: Memory, arguments: Numbers) -> None:
         """Run `number` of the chain, in order from 0, on this memory."""
         program, frame = self.programs[number], self.frames[number]
+        # An arena that grew with a later run would leave the first ones on the old one.
+        for one in () if number else self.turn:
+            one.memory((), ())
         addresses = [piece.address for piece in program.memory(inputs, results)]
         addresses[-1] = self.memory.address + self.offsets[number]
         changed = frame.fill(addresses)
