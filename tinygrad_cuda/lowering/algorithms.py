@@ -879,7 +879,7 @@ class _Choosing:
         tiers = forced or self.tiers
         if made.op in IMPLICIT:
             if self.problems is None:  # what a table has was measured with the stride
-                made = channels_last.of_read_pixels(made, self.layouts)
+                made = channels_last.of_read_pixels(made, self.layouts, self._read_late(node))
             # Over what its sources have become the model might say that images lie last after all.
             tiers = tuple(tier for tier in tiers if tier.name != CHANNELS_LAST)
             made = with_sources(made, tuple(map(self.layouts.row_major, made.sources)))
@@ -893,6 +893,17 @@ class _Choosing:
             (planes,) = made.sources
             self.choices[planes] = choose(planes, self.target, self.tiers)
         return self._chosen(made, choice)
+
+    def _read_late(self, node: Node) -> bool:
+        """Whether it is a weight gradient of images that another one reads whole.
+
+        As in a residual block whose shortcut has a stride: what the shortcut's own convolution has
+        read of them need not be in memory until then.
+        """
+        gradients = (n for n in self.on_units if n.op is convolution_weight_gradient)
+        return node.op is convolution_weight_gradient and any(
+            other.sources[1] is node.sources[1] for other in gradients
+        )
 
     def _by_provider(self, made: Node) -> bool:
         """Whether the library that the user has chosen makes it, whatever another kernel takes."""

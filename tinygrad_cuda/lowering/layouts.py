@@ -69,9 +69,13 @@ class Layouts:
             self.arranged[x] = Arranged(images, axes)
         return images
 
-    def with_channels(self, x: Node, count: int) -> Node:
-        """Images, or a weight, with as many channels: zeros behind those that they have."""
-        key = "channels", x, count
+    def with_channels(self, x: Node, count: int, again: bool = False) -> Node:
+        """Images, or a weight, with as many channels: zeros behind those that they have.
+
+        Args:
+            again: whether they are made once more, for a reader that comes late.
+        """
+        key = "channels", x, count, again
         if key not in self.stored:
             starts, ones = (0,) * len(x.shape), (1,) * len(x.shape)
             shape = (x.shape[0], count, *x.shape[2:])
@@ -112,14 +116,18 @@ class Layouts:
             return x
         return self.copy(x, tuple(range(len(x.shape))), key)
 
-    def pixels(self, x: Node, steps: Shape) -> Node:
-        """Each so many pixels of images, in the order of their axes, of images in another order."""
+    def pixels(self, x: Node, steps: Shape, again: bool = False) -> Node:
+        """Each so many pixels of images, in the order of their axes, of images in another order.
+
+        Args:
+            again: whether they are copied once more, for a reader that comes late.
+        """
         (value,) = x.sources
         both = (1, *steps, 1)
         shape = tuple(-(-size // step) for size, step in zip(value.shape, both))
         part = movement.slice_(value, starts=(0,) * len(shape), shape=shape, steps=both)
         axes = channels_first(len(shape))
-        return self.row_major(movement.permute(part, axes=axes), ("pixels", value, steps))
+        return self.row_major(movement.permute(part, axes=axes), ("pixels", value, steps, again))
 
     def as_arranged(self, x: Node, axes: Shape, depth: int = DEPTH) -> Node:
         """The value whose axes in this order are those of a node."""

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tinygrad_cuda as tc
 from lab.step_memory import Plan, pretended_h200
@@ -109,8 +110,8 @@ def test_few_channels_are_filled_with_zeros() -> None:
     schedule = plan_of(program)
     kinds = [k.choice.tier for k in schedule.kernels if k.choice and k.choice.tier != "tiled"]
     assert kinds and all("mma" in kind for kind in kinds)
-    whole = [n for k in schedule.kernels for n in k.stores if n.op is ew.contiguous]
-    assert any(n.shape == (4 * IMAGES, SIZE, SIZE, 8) for n in whole)
+    filled = readers_of(schedule, (4 * IMAGES, SIZE, SIZE, 8))
+    assert [len(kernels) for kernels in filled] == [1, 1]  # again for the weight's gradient
 
 
 def test_a_convolution_alone_is_its_products() -> None:
@@ -130,25 +131,37 @@ def test_a_convolution_alone_is_its_products() -> None:
     assert len(products) == 2 and not reorders(schedule)
 
 
-def test_a_convolution_of_one_tap_copies_the_pixels_that_it_reads() -> None:
-    """Of a shortcut's images with a stride of 2, by tf32: a quarter, once for both passes."""
+def readers_of(schedule: Schedule, shape: tuple[int, ...]) -> list[list[Kernel]]:
+    """For each copy of this shape the kernels that read it."""
+    kernels = schedule.kernels
+    copies = [node for k in kernels for node in k.stores if node.op is ew.contiguous]
+    return [[k for k in kernels if n in k.reads] for n in copies if n.shape == shape]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_convolution_of_one_tap_copies_the_pixels_that_it_reads(frozen: bool) -> None:
+    """Of images with a stride of 2, by tf32: a quarter.
+
+    Once for both passes, and again for the second one where another gradient reads the images.
+    """
     numbers = np.zeros((4 * IMAGES, CHANNELS, SIZE, SIZE), np.float32)
     block = Block(CHANNELS, CHANNELS, 1)
+    last = Block(CHANNELS, 2 * CHANNELS, 2)
+    last.conv1.weight.requires_grad_(not frozen)
 
     def program() -> Any:
-        model = nn.Sequential(block, Block(CHANNELS, 2 * CHANNELS, 2)).to("emu")
+        model = nn.Sequential(block, last).to("emu")
         model(tc.tensor(numbers, device="emu")).square().mean().backward()
         return [p.grad for p in model.parameters()]
 
     with settings.override(matmul_precision="high"):
-        kernels = plan_of(program).kernels
-    own = [k for k in kernels if any(n.op.name.startswith("convolution") for n in k.anchors)]
-    shape = (4 * IMAGES, CHANNELS, SIZE // 2, SIZE // 2)
-    readers = [k for k in own if any(node.shape == shape for node in k.reads)]
+        schedule = plan_of(program)
+    found = readers_of(schedule, (4 * IMAGES, CHANNELS, SIZE // 2, SIZE // 2))
+    readers = [kernel for kernels in found for kernel in kernels]
     assert len(readers) == 2  # the convolution, and its weight's gradient
-    stores = [node for k in kernels for node in k.stores if node.op is ew.contiguous]
-    assert [node.shape for node in stores].count(shape) == 1
-    assert not any(node.shape == numbers.shape for node in stores)
+    assert all(n.op.name.startswith("convolution") for k in readers for n in k.anchors)
+    assert len(found) == (1 if frozen else 2)
+    assert not readers_of(schedule, numbers.shape)
 
 
 def test_float32_has_no_other_order() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
-from tinygrad_cuda.graph.ops import contraction, movement
+from tinygrad_cuda.graph.ops import common, contraction, movement
+from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
 from tinygrad_cuda.graph.ops.windows import WindowColumns, padded, windows
 from tinygrad_cuda.lowering.layouts import Layouts, turns_channels
@@ -49,20 +50,32 @@ def has_few_channels(node: Node) -> bool:
 def with_whole_copies(node: Node, layouts: Layouts) -> Node:
     """A convolution, or a weight gradient, of images with zeros behind few channels.
 
-    Its channels are copies then; a weight gradient is more than the node's, see `own_part`.
+    Its channels are copies then; a weight gradient is more than the node's, see `own_part`. It
+    copies images that the program was given again: they would be in memory all the time else.
     """
     sources, together = node.sources, _together(node)
     images = node.op is not convolution
     count = -(-sources[images].shape[1] // together) * together
+    again = images and _is_given(sources[1])
     with gradient_mode(False), recorded_at(node.site):
-        wider = tuple(layouts.with_channels(x, count) for x in sources[images:])
+        wider = tuple(layouts.with_channels(x, count, again) for x in sources[images:])
         return node.op(*sources[:images], *wider, **node.attributes)
 
 
-def of_read_pixels(node: Node, layouts: Layouts) -> Node:
+def _is_given(x: Node) -> bool:
+    """Whether a value is an input of the program, perhaps in another dtype."""
+    while x.op is ew.cast:
+        (x,) = x.sources
+    return x.op is common.buffer
+
+
+def of_read_pixels(node: Node, layouts: Layouts, again: bool = False) -> Node:
     """A convolution of one tap over the pixels that it reads, if these are to be copied for it.
 
     With a stride of 2 these are a quarter of the images that would be put in another order.
+
+    Args:
+        again: whether they are copied for it alone, since the images are in memory anyway.
     """
     at, images = geometry_of(node.attributes), int(node.op is not convolution)
     kernel = node.attributes["kernel"] if images else node.sources[1].shape[2:]
@@ -72,7 +85,7 @@ def of_read_pixels(node: Node, layouts: Layouts) -> Node:
         return node
     with gradient_mode(False), recorded_at(node.site):
         sources = list(node.sources)
-        sources[images] = layouts.pixels(x, at.stride)
+        sources[images] = layouts.pixels(x, at.stride, again)
         return node.op(*sources, **node.attributes | {"stride": ones})
 
 
