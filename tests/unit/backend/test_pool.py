@@ -286,4 +286,7 @@ def test_a_segment_of_pieces_replaces_idle_ones() -> None:
     assert list(card.out.values()) == [35 << 20]
     assert pool.together((4 << 20, 2 << 20), 0) is None
     del pieces
-    assert pool.together((4 << 20, 2 << 20), 0) is not None
+    assert pool.together((4 << 20, 1 << 20), 0) is not None
+    assert len(card.out) == 2  # the other ones wait for their next run
+    assert pool.together((4 << 20, 3 << 20), 0) is not None
+    assert list(card.out.values()) == [7 << 20]  # unless there is no room

@@ -147,6 +147,9 @@ def test_a_loop_has_one_block(joined: list[int]) -> None:
         assert len(joined) >= STEPS - 3
         assert len(set(joined)) == 1
         joined.clear()
+        trained("cuda", True, keep_nothing, True)  # its graphs are not asked again
+        assert len(set(joined)) == 1
+        joined.clear()
         trained("cuda", False, keep_the_last, True)
         assert len(set(joined)) == 2
 

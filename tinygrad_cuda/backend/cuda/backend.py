@@ -209,7 +209,7 @@ class CudaBackend:
     def reuse(self, nbytes: int, address: int, other: int = 0) -> driver.Allocation | None:
         return self.gpu.pool.reuse(nbytes, address, other)
 
-    def together(self, sizes: Sequence[int], address: int) -> list[driver.Allocation] | None:
+    def together(self, sizes: tuple[int, ...], address: int) -> list[driver.Allocation] | None:
         return self.gpu.pool.together(sizes, address)
 
     def joined(self, pieces: Sequence[driver.Allocation]) -> ArenaPiece:

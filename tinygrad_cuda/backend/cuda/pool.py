@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate
 
 from tinygrad_cuda.core.errors import OutOfMemoryError
@@ -153,7 +153,7 @@ class DevicePool:
             piece = pieces.pop(address, None) or pieces.pop(other, None)
             return None if piece is None else self._hand_out(nbytes, piece)
 
-    def together(self, sizes: Sequence[int], address: int) -> list[Allocation] | None:
+    def together(self, sizes: tuple[int, ...], address: int) -> list[Allocation] | None:
         """Pieces behind one another, without gaps; each goes back by itself.
 
         None if there are none: at most `BLOCKS` segments are made of the same sizes, however many
@@ -161,33 +161,35 @@ class DevicePool:
 
         Args:
             sizes: of each, multiples of `GRANULE`.
-            address: where the first should be, if all are free there.
+            address: where the first had better be.
         """
         with self._lock:
             self._take_back()
+            made = [s for s in self._segments if s.sizes == sizes]
             pieces = None
-            for first in (address, *self._free.get(sizes[0], ())):
-                pieces = pieces or self._behind_one_another(sizes, first)
-            pieces = pieces or self._new_together(tuple(sizes))
+            for segment in sorted(made, key=lambda segment: segment.address != address):
+                pieces = pieces or self._pieces_of(segment)
+            if pieces is None and len(made) < BLOCKS:
+                pieces = self._new_together(sizes)
             if pieces is None:
                 return None
             return [self._hand_out(nbytes, piece) for nbytes, piece in zip(sizes, pieces)]
 
-    def _behind_one_another(self, sizes: Sequence[int], first: int) -> list[_Piece] | None:
-        """Free pieces of one segment from an address on."""
-        starts = [*accumulate(sizes[:-1], initial=first)]
-        found = [self._free.get(size, {}).get(at) for size, at in zip(sizes, starts)]
-        pieces = [piece for piece in found if piece is not None]
-        if len(pieces) < len(sizes) or len({id(piece[2]) for piece in pieces}) > 1:
+    def _pieces_of(self, segment: _Segment) -> list[_Piece] | None:
+        """All that a segment was made for, if nothing of it is in use."""
+        if segment.live:
             return None
-        return [self._free[size].pop(at) for size, at in zip(sizes, starts)]
+        starts = accumulate(segment.sizes[:-1], initial=segment.address)
+        return [self._free[size].pop(at) for size, at in zip(segment.sizes, starts)]
 
     def _new_together(self, sizes: tuple[int, ...]) -> list[_Piece] | None:
         """Pieces of a new segment; what has one of their sizes is no larger from now on."""
-        if sum(segment.sizes == sizes for segment in self._segments) >= BLOCKS:
-            return None
-        self.trim()  # what single pieces took before has no other use
-        whole = self._grow(max(sum(sizes), LARGE))
+        # What single pieces took before has no other use.
+        self._give_back([s for s in self._segments if not (s.live or s.sizes)])
+        nbytes = max(sum(sizes), LARGE)
+        whole = self._grow(nbytes)
+        if whole is None and self.trim():
+            whole = self._grow(nbytes)
         if whole is None:
             return None
         whole[2].sizes = sizes
@@ -199,14 +201,17 @@ class DevicePool:
         """Gives segments without a piece in use back to the driver; returns their bytes."""
         with self._lock:
             self._take_back()
-            idle = [segment for segment in self._segments if segment.live == 0]
-            self._segments = [segment for segment in self._segments if segment.live]
-            for size, pieces in self._free.items():
-                self._free[size] = {at: piece for at, piece in pieces.items() if piece[2].live}
-            for segment in idle:
-                self._free_segment(segment.address)
-                self.reserved -= segment.size
-            return sum(segment.size for segment in idle)
+            return self._give_back([segment for segment in self._segments if segment.live == 0])
+
+    def _give_back(self, idle: list[_Segment]) -> int:
+        gone = set(idle)
+        self._segments = [segment for segment in self._segments if segment not in gone]
+        for size, pieces in self._free.items():
+            self._free[size] = {at: p for at, p in pieces.items() if p[2] not in gone}
+        for segment in idle:
+            self._free_segment(segment.address)
+            self.reserved -= segment.size
+        return sum(segment.size for segment in idle)
 
     def _hand_out(self, nbytes: int, piece: _Piece) -> Allocation:
         piece[2].live += 1

@@ -203,7 +203,7 @@ class EmuBackend:
     def reuse(self, nbytes: int, address: int, other: int = 0) -> None:
         """Nothing is ever given out again."""
 
-    def together(self, sizes: Sequence[int], address: int) -> list[EmuBuffer]:
+    def together(self, sizes: tuple[int, ...], address: int) -> list[EmuBuffer]:
         """New memory, each piece checked and counted by itself."""
         whole = _uncounted(sum(sizes))
         starts = accumulate(sizes, initial=0)

@@ -92,12 +92,12 @@ class Machine(Protocol):
         """Memory as from `allocate`, at that address if it is free there."""
         ...
 
-    def together(self, sizes: Sequence[int], address: int) -> Sequence[Any] | None:
+    def together(self, sizes: tuple[int, ...], address: int) -> Sequence[Any] | None:
         """Pieces of memory without gaps between them, or None if there are none.
 
         Args:
             sizes: their bytes.
-            address: where the first should be, if all are free there.
+            address: where the first had better be.
         """
         ...
 
@@ -415,7 +415,7 @@ class LoweredExecutable:
         for number in self.block:  # spare memory that lies elsewhere goes back
             results[number] = None
             spare.pop(number, None)
-        sizes = [self.sizes[number] for number in self.block]
+        sizes = tuple([self.sizes[number] for number in self.block])
         wanted = self._last[next(iter(self.block))]
         pieces = self.machine.together(sizes, wanted) or ()
         for number, piece in zip(self.block, pieces):

@@ -102,9 +102,10 @@ def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, 
     )
     sizes = {buffer.name: buffer.nbytes for buffer in buffers}
     slots = {name: (offset, sizes[name]) for name, offset in plan.offsets.items()}
-    used = max((sum(slots[v]) for v, region in plan.inside.items() if region == BLOCK), default=0)
-    starts = accumulate((result.nbytes for result in members), initial=0)
-    block = {cast(Node, r.name): start for r, start in zip(members, starts) if start < used}
+    block: dict[Node, int] = {}
+    if BLOCK in plan.inside.values():
+        starts = accumulate((result.nbytes for result in members), initial=0)
+        block = {cast(Node, result.name): start for result, start in zip(members, starts)}
     owners = {name: kernel for kernel, own in scratches.items() for name in own}
     return Arena(slots, plan.peak, plan.over, plan.inside, block, owners)
 
