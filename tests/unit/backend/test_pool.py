@@ -255,6 +255,14 @@ def test_pieces_behind_one_another_have_no_gaps_and_go_back_one_by_one() -> None
     again = pool.together(SIZES, first)
     assert again is not None
     assert again[0].address == first
+    again.clear()
+    assert pool.reuse(SIZES[3], first + sum(SIZES[:3])) is not None
+    other = pool.together(SIZES[::-1], first)  # of a program that writes them in another order
+    assert other is not None
+    assert [piece.nbytes for piece in other] == [*SIZES[::-1]]
+    assert other[0].address == first
+    assert [piece.address for piece in other[1:]] == ends(other)[:-1]
+    assert pool.reserved == sum(SIZES)
 
 
 def test_what_is_kept_costs_one_more_segment_at_most() -> None:

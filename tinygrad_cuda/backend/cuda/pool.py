@@ -18,7 +18,7 @@ GRANULE = 512  # every address is a multiple of it
 SEGMENT = 32 << 20  # small allocations are cut from segments of this size
 LARGE = 4 << 20  # from here on an allocation has a segment of its own
 COARSE = 2 << 20  # the step of large sizes, that of the driver's own memory
-BLOCKS = 2  # with pieces of the same sizes: a caller may hold a step's results during the next
+BLOCKS = 2  # of the same bytes: a caller may hold a step's results during the next
 FITS = 8  # a large piece may serve a request that leaves less than an eighth of it
 
 
@@ -37,7 +37,7 @@ class _Segment:
     """Memory from the driver, cut from the front; `live` of its pieces are in use.
 
     Attributes:
-        sizes: of the pieces that it was made for, if they lie in it without gaps.
+        sizes: of its pieces, if it was made for several that lie in it without gaps.
     """
 
     __slots__ = ("address", "size", "cut", "live", "sizes")
@@ -156,8 +156,9 @@ class DevicePool:
     def together(self, sizes: tuple[int, ...], address: int) -> list[Allocation] | None:
         """Pieces behind one another, without gaps; each goes back by itself.
 
-        None if there are none: at most `BLOCKS` segments are made of the same sizes, however many
-        of their pieces somebody keeps, and none without room for all.
+        None if there are none: at most `BLOCKS` segments are made for the same bytes, however many
+        of their pieces somebody keeps, and none without room for all. Programs with the same
+        results in another order have the same segments.
 
         Args:
             sizes: of each, multiples of `GRANULE`.
@@ -165,37 +166,35 @@ class DevicePool:
         """
         with self._lock:
             self._take_back()
-            made = [s for s in self._segments if s.sizes == sizes]
-            pieces = None
-            for segment in sorted(made, key=lambda segment: segment.address != address):
-                pieces = pieces or self._pieces_of(segment)
-            if pieces is None and len(made) < BLOCKS:
-                pieces = self._new_together(sizes)
-            if pieces is None:
+            nbytes = sum(sizes)
+            made = [s for s in self._segments if s.sizes and sum(s.sizes) == nbytes]
+            idle = [segment for segment in made if not segment.live]
+            segment = min(idle, key=lambda segment: segment.address != address, default=None)
+            if segment is None and len(made) < BLOCKS:
+                segment = self._new_block(nbytes)
+            if segment is None:
                 return None
-            return [self._hand_out(nbytes, piece) for nbytes, piece in zip(sizes, pieces)]
+            pieces = self._cut_again(segment, sizes)
+            return [self._hand_out(piece[1], piece) for piece in pieces]
 
-    def _pieces_of(self, segment: _Segment) -> list[_Piece] | None:
-        """All that a segment was made for, if nothing of it is in use."""
-        if segment.live:
-            return None
+    def _cut_again(self, segment: _Segment, sizes: tuple[int, ...]) -> list[_Piece]:
+        """Pieces of an idle segment; what has one of their sizes is no larger from now on."""
         starts = accumulate(segment.sizes[:-1], initial=segment.address)
-        return [self._free[size].pop(at) for size, at in zip(segment.sizes, starts)]
+        for size, at in zip(segment.sizes, starts):
+            del self._free[size][at]
+        segment.sizes = sizes
+        self._sizes.update(zip(sizes, sizes))
+        starts = accumulate(sizes[:-1], initial=segment.address)
+        return [(at, size, segment) for at, size in zip(starts, sizes)]
 
-    def _new_together(self, sizes: tuple[int, ...]) -> list[_Piece] | None:
-        """Pieces of a new segment; what has one of their sizes is no larger from now on."""
+    def _new_block(self, nbytes: int) -> _Segment | None:
         # What single pieces took before has no other use.
         self._give_back([s for s in self._segments if not (s.live or s.sizes)])
-        nbytes = max(sum(sizes), LARGE)
+        nbytes = max(nbytes, LARGE)
         whole = self._grow(nbytes)
         if whole is None and self.trim():
             whole = self._grow(nbytes)
-        if whole is None:
-            return None
-        whole[2].sizes = sizes
-        self._sizes.update(zip(sizes, sizes))
-        starts = accumulate(sizes[:-1], initial=whole[0])
-        return [(at, size, whole[2]) for at, size in zip(starts, sizes)]
+        return None if whole is None else whole[2]
 
     def trim(self) -> int:
         """Gives segments without a piece in use back to the driver; returns their bytes."""
