@@ -24,7 +24,8 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import backend, compiler, raw_kernel, timing
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.graphs import graph_replay as replay
-from tinygrad_cuda.backend.cuda.libraries import cublas
+from tinygrad_cuda.backend.cuda.libraries import cublas, cufft
+from tinygrad_cuda.backend.cuda.libraries.library import Library
 from tinygrad_cuda.backend.emu import runtime as emulator
 from tinygrad_cuda.backend.emu.backend import new_buffer
 from tinygrad_cuda.backend.emu.raw_kernel import EmulatedRawKernel
@@ -487,12 +488,13 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
         return compiler.Binary(source.encode(), arch, str(hash(source)), "", cached=False)
 
     def bindings(op: str = "") -> Any:
-        raise cublas._absent(op, "a library of the machine's would write to pretended addresses")
+        raise Library.absent(op, "a library of the machine's would write to pretended addresses")
 
     plans.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "_gate", gate)
         patch.setattr(cublas, "bindings", bindings)
+        patch.setattr(cufft, "bindings", bindings)
         for module in (replay, timing, raw_kernel):
             patch.setattr(module, "compile_source", compiled)
         patch.setattr(

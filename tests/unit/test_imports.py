@@ -93,6 +93,7 @@ LATE = {
     "backend.cuda.compiler": {"cuda"},
     "backend.cuda.cupti": {"cupti"},
     "backend.cuda.libraries.cublas": {"nvmath"},
+    "backend.cuda.libraries.cufft": {"nvmath"},
     "backend.cuda.driver": {"cuda"},
     "cuda.nvtx": {"nvtx"},
     "data.transforms.colour": {"scipy"},

@@ -42,8 +42,8 @@ ROUNDED = ("high", "medium")  # of these, operands of products may lose mantissa
 SPLIT = ("highest", "tf32x3", *ROUNDED)
 # Rungs of the climb of matrix products, each with a skeleton of its own.
 MATMUL_TIERS = ("naive", "tiled", "register_tiled", "mma", "wgmma")
-# Libraries that may make matrix products in place of generated kernels; each is an extra.
-PROVIDERS = ("cublas",)
+# Libraries that may make products or transforms in place of generated kernels; each is an extra.
+PROVIDERS = ("cublas", "cufft")
 
 # What decides the kernels of products and convolutions: the model of time alone, choices that were
 # measured before, or these with what is missing measured when a plan is made.
@@ -192,7 +192,8 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "provider",
         _provider,
         "",
-        "the library that makes matrix products on a GPU: cublas; empty: generated kernels",
+        "a library in place of kernels on a GPU: cublas makes products, cufft transforms; empty: "
+        "none",
     ),
     EnvironmentVariable(
         "TGC_TUNE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tinygrad_cuda.backend.cuda import driver
-from tinygrad_cuda.backend.cuda.libraries import cublas
+from tinygrad_cuda.backend.cuda.libraries import cublas, cufft
 from tinygrad_cuda.core.config import MATMUL_TIERS, PROVIDERS, settings
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError
 from tinygrad_cuda.engine.plan import decide
@@ -14,6 +14,7 @@ from tinygrad_cuda.kernels.restored import Restored
 from tinygrad_cuda.kernels.tuning import TunedKernel, choices, tune
 
 TIERS = {"matmul": MATMUL_TIERS}
+LIBRARIES = {"cublas": cublas, "cufft": cufft}
 
 
 def use(op: str, tier: str | None) -> Restored:
@@ -55,23 +56,28 @@ def use(op: str, tier: str | None) -> Restored:
 
 
 def provider(name: str | None) -> Restored:
-    """Has a library make products of matrices on GPUs, from here on or inside a `with` block.
+    """Has a library make products or transforms on GPUs, from here on or inside a `with` block.
 
-    Calls of ``"cublas"`` (cuBLASLt) are part of a plan's CUDA graph. They take any transposition
+    Calls are part of a plan's CUDA graph. Those of ``"cublas"`` (cuBLASLt) take any transposition
     and batch of float16, bfloat16, float32 (as `tc.set_float32_matmul_precision` permits) and
     float64, and a bias and a ReLU or a GELU by tanh behind the product; what else follows is a
     kernel of its own. Products of other dtypes and convolutions stay with the package's kernels.
     A tier that `use` forces goes before. The algorithm is the library's first recommendation for
-    the shape, so that results have the same bits in each run. What was recorded before is computed
-    first. The variable ``TGC_PROVIDER`` sets the first choice.
+    the shape, so that results have the same bits in each run.
+
+    Those of ``"cufft"`` (cuFFT) make the transforms of `tc.fft` of any length, batched over the
+    last axis. A factor behind them is a kernel of its own, or part of the next one.
+
+    One library is chosen at a time; the package's kernels make all else. What was recorded before
+    is computed first. The variable ``TGC_PROVIDER`` sets the first choice.
 
     Args:
-        name: ``"cublas"``, which needs the extra: ``pip install 'tinygrad_cuda[cublas]'``; None has
-            the package's own kernels make products, as they do at first.
+        name: ``"cublas"`` or ``"cufft"``, each an extra: ``pip install 'tinygrad_cuda[cufft]'``;
+            None has the package's own kernels make everything, as they do at first.
 
     Raises:
         ArgumentError: there is no provider of this name, or it is not installed; later, where a
-            product is computed on ``cpu`` or ``emu``, which have no libraries.
+            product or a transform is computed on ``cpu`` or ``emu``, which have no libraries.
         DeviceError: there is no GPU.
 
     Example:
@@ -91,7 +97,7 @@ def provider(name: str | None) -> Restored:
                 "kernels.provider", f"{name!r} does not run on the devices 'cpu' and 'emu'",
                 expect="a CUDA device", actual=driver.reason(),
             )  # fmt: skip
-        cublas.bindings()
+        LIBRARIES[name].bindings()
     realize_all()
     before = settings.provider
     decide("provider", name or "")

@@ -92,6 +92,7 @@ from tinygrad_cuda.lowering.skeletons.conv.windows import (
 )
 from tinygrad_cuda.lowering.skeletons.conv.winograd import Tiles, by_tiles, tiles_of_least_time
 from tinygrad_cuda.lowering.skeletons.fft import fft as fft_kernels
+from tinygrad_cuda.lowering.skeletons.fft import library as fft_library
 from tinygrad_cuda.lowering.skeletons.recurrence import tiles as recurrence_tiles
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.lowering.tuning import Decision, TuningProblems, cut_text
@@ -566,6 +567,14 @@ COMPOSED: dict[Op, Composed] = {
     **dict.fromkeys(fft.ROWS, Composed(fft_kernels.refusal, fft.as_nodes)),
     **dict.fromkeys(recurrence.ROWS, Composed(recurrence_tiles.refusal, recurrence.as_nodes)),
 }
+BY_CUFFT = Composed(fft_library.refusal, fft_library.as_nodes)
+
+
+def _composed(node: Node, target: Target) -> Composed | None:
+    """How a row becomes others where it has no kernel, or no call of a library, of its own."""
+    if node.op in fft.ROWS and fft_library.is_chosen(target):
+        return BY_CUFFT
+    return COMPOSED.get(node.op)
 
 
 def allowed() -> tuple[Tier, ...]:
@@ -1009,7 +1018,7 @@ def with_compositions(
             new[node] = parts[node.sources[0]][node.attributes["index"]]
             continue
         new[node] = with_sources(node, tuple(new[source] for source in node.sources))
-        row = COMPOSED.get(node.op)
+        row = _composed(node, target)
         refusal = row.refusal(node, target) if row is not None else ""
         if row is not None and refusal:
             notes.append(

@@ -31,7 +31,8 @@ from tinygrad_cuda.lowering.schedule.fusion import LibraryCalls
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
 from tinygrad_cuda.lowering.schedule.stored_softmax import with_stored_softmax
-from tinygrad_cuda.lowering.skeletons.contract.library import LibraryCut, with_epilogues
+from tinygrad_cuda.lowering.skeletons.contract.library import CUBLAS, LibraryCut, with_epilogues
+from tinygrad_cuda.lowering.skeletons.fft.library import TransformCut, is_chosen, with_calls
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.lowering.tuning import Decision
 
@@ -104,12 +105,15 @@ def scheduled(program: Program, target: Target) -> Schedule:
 def _one_after_another(made: Schedule) -> None:
     """Lets no two kernels run together whose blocks wait for each other: each needs all of them.
 
-    Else each might have a part of the machine, and neither all of its blocks.
+    Else each might have a part of the machine, and neither all of its blocks. Nor do two calls of
+    cuFFT, which have one workspace.
     """
     waiting = [kernel for kernel in made.kernels if kernel.kind == "recurrence"]
     if waiting:
         waiting = [k for k in made.kernels if k.kind == "recurrence" or k.grid is not None]
         made.put_before(pairwise(waiting))
+    sharing = [k for k in made.kernels if k.choice and isinstance(k.choice.cut, TransformCut)]
+    made.put_before(pairwise(sharing))
 
 
 def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, Node]) -> Schedule:
@@ -119,13 +123,16 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
     kinds = {node.op.kind for node in topological(outputs)}
     if "kernel" in kinds:
         outputs = arrange_attention(outputs)
+    require_provider(outputs, target.name, target.libraries)
     if "contraction" in kinds:
-        require_provider(outputs, target.name, target.libraries)
         # A library stores a product as a matrix.
-        chosen = choose_algorithms(turn_products(outputs, not settings.provider), target)
+        arranged = settings.provider != CUBLAS
+        chosen = choose_algorithms(turn_products(outputs, arranged), target)
         outputs, choices = with_stored_softmax(chosen.outputs, chosen.choices)
         decisions = chosen.decisions
-    if any(isinstance(choice.cut, LibraryCut) for choice in choices.values()):
+    if is_chosen(target) and "kernel" in kinds:
+        outputs, choices = with_calls(outputs, choices)
+    if any(isinstance(choice.cut, LibraryCut | TransformCut) for choice in choices.values()):
         made = _with_libraries(outputs, target, overwrites, choices)
     else:
         made = schedule(outputs, target, overwrites, choices)
@@ -143,5 +150,6 @@ def _with_libraries(
     choices = with_epilogues(outputs, choices)
     cuts = {node: c.cut for node, c in choices.items() if isinstance(c.cut, LibraryCut)}
     epilogues = tuple(cut.epilogue for cut in cuts.values() if cut.epilogue is not None)
-    calls = LibraryCalls(frozenset(cuts), epilogues)
+    transforms = {node for node, c in choices.items() if isinstance(c.cut, TransformCut)}
+    calls = LibraryCalls(frozenset({*cuts, *transforms}), epilogues)
     return schedule(outputs, target, overwrites, choices, calls)

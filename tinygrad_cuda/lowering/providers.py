@@ -1,17 +1,37 @@
-"""Whether a device has the library that `tc.kernels.provider` has chosen for products."""
+"""Whether a device has the library that `tc.kernels.provider` has chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.graph.node import Node, topological
+from tinygrad_cuda.graph.node import Node, Op, topological
+from tinygrad_cuda.graph.ops import fft
 from tinygrad_cuda.graph.ops.contraction import matmul
 
 
+class Provided(NamedTuple):
+    """What a library makes in place of generated kernels.
+
+    Attributes:
+        ops: the rows.
+        name: of one of them, for a reader.
+    """
+
+    ops: tuple[Op, ...]
+    name: str
+
+
+PROVIDED: dict[str, Provided] = {
+    "cublas": Provided((matmul,), "product"),
+    "cufft": Provided(fft.ROWS, "transform"),
+}
+
+
 def require_provider(outputs: Sequence[Node], device: str, libraries: Sequence[str]) -> None:
-    """Checks that a device has the library that is to make products.
+    """Checks that a device has the library that is to make products or transforms.
 
     Args:
         outputs: of a plan.
@@ -19,17 +39,18 @@ def require_provider(outputs: Sequence[Node], device: str, libraries: Sequence[s
         libraries: those whose calls the device launches.
 
     Raises:
-        ArgumentError: it has not, and there is a product.
+        ArgumentError: it has not, and there is one.
     """
     if not settings.provider or settings.provider in libraries:
         return
-    product = next((n for n in topological(outputs) if n.op is matmul), None)
-    if product is not None:
+    ops, name = PROVIDED[settings.provider]
+    node = next((n for n in topological(outputs) if n.op in ops), None)
+    if node is not None:
         raise ArgumentError(
             "kernels.provider", f"{settings.provider!r} does not run on device {device!r}",
-            expect="products on a CUDA device", actual=f"a product on {device}", site=product.site,
-            hint="tc.kernels.provider(None) has the device's own kernels make products",
+            expect=f"{name}s on a CUDA device", actual=f"a {name} on {device}", site=node.site,
+            hint=f"tc.kernels.provider(None) has the device's own kernels make {name}s",
         )  # fmt: skip
 
 
-__all__ = ["require_provider"]
+__all__ = ["PROVIDED", "require_provider"]

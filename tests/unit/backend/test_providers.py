@@ -96,7 +96,7 @@ def test_there_is_no_provider_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(driver, "available", lambda: False)
     with pytest.raises(DeviceError, match="'cublas' does not run on the devices 'cpu' and 'emu'"):
         tc.kernels.provider("cublas")
-    with pytest.raises(ArgumentError, match="cublas or None"):
+    with pytest.raises(ArgumentError, match="cublas, cufft or None"):
         tc.kernels.provider("mkl")
     assert settings.provider == ""
 
@@ -153,7 +153,7 @@ def test_memory_that_is_not_aligned_is_refused(library: CublasLt) -> None:
     a = tc.ones(8, 8, device="cuda")
     (a @ a).cpu()
     machine: Any = registry.get(as_device("cuda"))
-    (loaded,) = machine._library()._products.values()
+    (loaded,) = machine._cublas._products.values()
     words = struct.pack("<3Q", 4100, 8192, 16384)
     with pytest.raises(ArgumentError, match="memory of a product is not aligned"):
         loaded.start(words, machine.gpu.stream)
@@ -237,7 +237,7 @@ def test_precision_is_the_arithmetic() -> None:
 
 
 def test_own_kernels_are_the_default() -> None:
-    assert settings.provider == "" and set(PROVIDER_TIERS) == set(PROVIDERS)
+    assert settings.provider == "" and set(PROVIDER_TIERS) < set(PROVIDERS)
     assert not {tier.name for tier in TIERS} & set(PROVIDERS)
     launches = lowered(values(8, 8) @ values(8, 8), provider="").launches
     assert [launch.library for launch in launches] == [None]

@@ -25,8 +25,9 @@ from tinygrad_cuda.backend.cuda.compiler import (
 )
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
-from tinygrad_cuda.backend.cuda.handles import LoadedKernels
+from tinygrad_cuda.backend.cuda.handles import LoadedCall, LoadedKernels
 from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt, installed
+from tinygrad_cuda.backend.cuda.libraries.cufft import Cufft
 from tinygrad_cuda.backend.cuda.raw_kernel import LoadedRawKernel
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier, AsyncCopy
@@ -46,6 +47,7 @@ from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.observer import DTOH, HTOD, watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
+from tinygrad_cuda.lowering.codegen.library_call import LibraryCall, LibraryTransform
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import Lowered
@@ -79,6 +81,7 @@ class CudaBackend:
         self._uploads: dict[int, deque[int]] = {}  # addresses of recent ones by size, oldest first
         self._prefetcher: Prefetcher | None = None
         self._cublas: CublasLt | None = None
+        self._cufft: Cufft | None = None
         self.pinned, self.copier = Pinned(self.gpu), AsyncCopier(self.gpu)
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
@@ -254,17 +257,21 @@ class CudaBackend:
                 for name in kernel_names(unit)
             },
             {
-                launch.name: self._library().product(launch.library)
+                launch.name: self._call(launch.library)
                 for launch in lowered.launches
                 if launch.library is not None
             },
         )
 
-    def _library(self) -> CublasLt:
-        """The library, which is loaded when a plan first needs it."""
+    def _call(self, call: LibraryCall) -> LoadedCall:
+        """A library's call ready to run; libraries are loaded when a plan first needs them."""
+        if isinstance(call, LibraryTransform):
+            if self._cufft is None:
+                self._cufft = Cufft(self.gpu)
+            return self._cufft.transform(call)
         if self._cublas is None:
             self._cublas = CublasLt(self.gpu)
-        return self._cublas
+        return self._cublas.product(call)
 
     def launch(
         self,

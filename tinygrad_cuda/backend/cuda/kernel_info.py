@@ -67,7 +67,7 @@ class KernelInfo:
             raise CompileError(
                 "explain", "a library's kernels are not compiled here", expect="a generated kernel",
                 actual=self.launch.text.strip().removeprefix("// "),
-                hint="tc.kernels.provider(None) has generated kernels make products",
+                hint="tc.kernels.provider(None) has generated kernels in their place",
             )  # fmt: skip
         return compile_source(self.source, self.arch, REPORT)
 

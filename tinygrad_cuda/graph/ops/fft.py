@@ -179,18 +179,28 @@ def as_nodes(node: Node) -> tuple[Node, ...]:
 def _whole_spectrum(x: Node, n: int) -> Node:
     """The spectrum of a real row of n points, from its first half."""
     last, half = len(x.shape) - 1, x.shape[-1]
-    x = ew.where(_edges(x, n), ew.cast(ew.real(x), dtype=x.dtype), x)
+    x = with_real_ends(x, n)
     if n == half:
         return x
     other = mv.flip(_cut(x, last, 1, n - half), axes=(last,))
     return _joined(x, ew.conj(other), last)
 
 
+def with_real_ends(x: Node, n: int) -> Node:
+    """Half the spectrum of a real row of n points, without the imaginary parts that it has not."""
+    return ew.where(_edges(x, n), ew.cast(ew.real(x), dtype=x.dtype), x)
+
+
+def scaled(x: Node, scale: float) -> Node:
+    """A transform's result by its factor."""
+    return ew.mul(x, full_like(x, scale))
+
+
 def _transform(x: Node, inverse: bool, scale: float) -> Node:
     """The transform of the last axis, by rows that kernels take."""
     n = x.shape[-1]
     if n == 1:
-        return ew.mul(x, full_like(x, scale))
+        return scaled(x, scale)
     if not is_smooth(n):
         return _bluestein(x, inverse, scale)
     limit = longest(x.dtype)

@@ -1,4 +1,4 @@
-"""A product that a library computes: plain data, which a backend turns into a call."""
+"""What a library computes: plain data, which a backend turns into a call."""
 
 from __future__ import annotations
 
@@ -52,4 +52,32 @@ class LibraryProduct(NamedTuple):
     words: tuple[int, ...]
 
 
-__all__ = ["LibraryMatrix", "LibraryProduct"]
+class LibraryTransform(NamedTuple):
+    """Fourier transforms of rows, without a factor; the results lie one behind the other.
+
+    Attributes:
+        provider: the library.
+        kind: of its operands and results, as cuFFT names it: ``C2C``, ``D2Z``, ...
+        n: points of a row, before a real result or behind a real operand loses half of them.
+        batches: how many rows.
+        stride: elements from one point of an operand's row to the next.
+        apart: elements from row to row.
+        offset: elements before the first.
+        inverse: whether the exponent is positive.
+        words: which of a launch's parameters are the operand and the result.
+    """
+
+    provider: str
+    kind: str
+    n: int
+    batches: int
+    stride: int
+    apart: int
+    offset: int
+    inverse: bool
+    words: tuple[int, ...]
+
+
+LibraryCall = LibraryProduct | LibraryTransform
+
+__all__ = ["LibraryCall", "LibraryMatrix", "LibraryProduct", "LibraryTransform"]

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
-from tinygrad_cuda.lowering.codegen.library_call import LibraryProduct
+from tinygrad_cuda.lowering.codegen.library_call import LibraryCall
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS, KernelParam, Stage, fill, named
 from tinygrad_cuda.lowering.schedule.fusion import CHEAP_COST
 from tinygrad_cuda.lowering.target import Target
@@ -50,7 +50,7 @@ class PackedLaunch:
         self.cluster = self.stages[0].cluster
 
     @property
-    def library(self) -> LibraryProduct | None:
+    def library(self) -> LibraryCall | None:
         """The library's call that it is, if it is no kernel of ours."""
         return self.stages[0].library
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import Argument
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
-from tinygrad_cuda.lowering.codegen.library_call import LibraryProduct
+from tinygrad_cuda.lowering.codegen.library_call import LibraryCall
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS as THREADS
 
@@ -206,7 +206,7 @@ class Stage:
     threads: int = THREADS  # of a block
     waits: bool = False  # its blocks wait for each other
     cluster: int = 1  # blocks that reach each other's shared memory
-    library: LibraryProduct | None = None  # the call that makes it; then there is no text
+    library: LibraryCall | None = None  # the call that makes it; then there is no text
 
     @property
     def bytes_moved(self) -> int:

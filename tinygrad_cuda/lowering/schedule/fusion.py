@@ -77,7 +77,7 @@ class LibraryEpilogue(NamedTuple):
 
 
 class LibraryCalls(NamedTuple):
-    """The products of a plan that a library makes.
+    """The products and transforms of a plan that a library makes.
 
     Attributes:
         products: all of them.

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tinygrad_cuda.backend.cuda.handles import DriverCalls
+from tinygrad_cuda.backend.cuda.libraries.library import Library
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
-from tinygrad_cuda.core.locks import forks_wait, new_lock
+from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.lowering.codegen.library_call import LibraryMatrix, LibraryProduct
 
-INSTALL = "pip install 'tinygrad_cuda[cublas]'"
 WORD = 8  # bytes
 ALIGNED = 16  # bytes: of the memory of values, whoever has allocated it
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -51,12 +51,11 @@ def bindings(op: str = "kernels.provider") -> Any:
         with forks_wait:
             from nvmath.bindings import cublasLt
     except ImportError as error:
-        raise _absent(op, f"no package nvmath-python ({error})") from None
+        raise CublasLt.absent(op, f"no package nvmath-python ({error})") from None
     try:
         cublasLt.get_version()
     except Exception as error:  # each version of the bindings has a class of its own for it
-        text = str(error).splitlines() or [type(error).__name__]
-        raise _absent(op, f"nvmath-python does not load libcublasLt ({text[0]})") from None
+        raise CublasLt.not_loaded(op, "libcublasLt", error) from None
     return cublasLt
 
 
@@ -68,14 +67,7 @@ def installed() -> dict[str, str]:
         return {}
 
 
-def _absent(op: str, actual: str) -> ArgumentError:
-    return ArgumentError(
-        op, "cuBLASLt is not installed", expect=INSTALL, actual=actual,
-        hint="products need no library: tc.kernels.provider(None)",
-    )  # fmt: skip
-
-
-class CublasLt:
+class CublasLt(Library):
     """cuBLASLt on one GPU.
 
     Args:
@@ -86,27 +78,13 @@ class CublasLt:
         CudaError: it does not start.
     """
 
+    extra, title, made = "cublas", "cuBLASLt", "products"
+
     def __init__(self, gpu: DriverCalls) -> None:
-        self.gpu, self.lt = gpu, bindings()
-        gpu.enter()
+        self.lt = bindings()
+        super().__init__(gpu, self.lt, self.lt.cuBLASLtError)
         self.handle = self.call("create")
-        self.lock = new_lock()
-        self._stream: Any = None  # of captures
         self._products: dict[LibraryProduct, LoadedProduct] = {}
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Calls the library.
-
-        Raises:
-            CudaError: it reports a failure.
-        """
-        try:
-            return getattr(self.lt, name)(*arguments)
-        except self.lt.cuBLASLtError as error:
-            raise CudaError(
-                "cublas", "a call of cuBLASLt failed", expect=f"{name} succeeds", actual=str(error),
-                hint="tc.kernels.provider(None) has generated kernels make products",
-            ) from None  # fmt: skip
 
     def product(self, product: LibraryProduct) -> LoadedProduct:
         """A product ready to launch; the same object for the same product."""
@@ -116,14 +94,6 @@ class CublasLt:
                 self.gpu.enter()
                 loaded = self._products[product] = LoadedProduct(self, product)
             return loaded
-
-    @property
-    def capture_stream(self) -> Any:
-        """A stream on which nothing runs: what it is given becomes part of a graph."""
-        if self._stream is None:
-            kind = self.gpu.driver.CUstream_flags
-            self._stream = self.gpu.call("cuStreamCreate", int(kind.CU_STREAM_NON_BLOCKING))
-        return self._stream
 
 
 class LoadedProduct:
@@ -209,8 +179,7 @@ class LoadedProduct:
         if not count[0]:
             raise CudaError(
                 "cublas", "cuBLASLt has no algorithm for a product", expect="one at least",
-                actual=str(product),
-                hint="tc.kernels.provider(None) has generated kernels make products",
+                actual=str(product), hint=library.hint(),
             )  # fmt: skip
         return found
 
@@ -250,18 +219,7 @@ class LoadedProduct:
 
     def captured(self, words: bytes) -> Any:
         """The product as a graph of its own, which whoever asks destroys."""
-        gpu, library = self.library.gpu, self.library
-        gpu.enter()
-        with library.lock:
-            stream = library.capture_stream
-            mode = gpu.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            gpu.call("cuStreamBeginCapture", stream, mode)
-            graph = None
-            try:
-                self.start(words, stream)
-            finally:
-                graph = gpu.call("cuStreamEndCapture", stream)
-        return graph
+        return self.library.captured(lambda stream: self.start(words, stream))
 
 
 __all__ = ["CublasLt", "LoadedProduct", "bindings", "installed"]

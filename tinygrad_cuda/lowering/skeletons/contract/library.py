@@ -19,7 +19,11 @@ from tinygrad_cuda.graph.rewrite.products import readers_of
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.affine import AffineLeaf, Index
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
-from tinygrad_cuda.lowering.codegen.library_call import LibraryMatrix, LibraryProduct
+from tinygrad_cuda.lowering.codegen.library_call import (
+    LibraryCall,
+    LibraryMatrix,
+    LibraryProduct,
+)
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, KernelParams, LibraryWorkspace, Stage
 from tinygrad_cuda.lowering.layouts import Layouts
 from tinygrad_cuda.lowering.schedule.fusion import LibraryEpilogue, keeps_order, trace
@@ -73,7 +77,7 @@ class _Strided(NamedTuple):
     matrix: LibraryMatrix
 
 
-def _strides(
+def strides_of(
     node: Node, at: Sequence[Index], memory: Node, names: Collection[str]
 ) -> tuple[dict[str, int], int] | None:
     """What one more of each variable moves in memory, and the first element; None if not affine."""
@@ -91,7 +95,7 @@ def _strides(
     return steps, index.constant
 
 
-def _in_memory(node: Node) -> Node | None:
+def in_memory(node: Node) -> Node | None:
     """The value behind an operand's movements, if it has memory of its own and the same dtype."""
     base = trace(node, set()).base
     if base.op.kind == "leaf" and base.op is not common.buffer:
@@ -101,12 +105,12 @@ def _in_memory(node: Node) -> Node | None:
 
 def _strided(source: Source) -> _Strided | None:
     """An operand as strided matrices; None where its movements leave none."""
-    base = _in_memory(source.node)
+    base = in_memory(source.node)
     if base is None:
         return None
     sizes = {"k": source.k, source.other: source.extent, "batch": source.batches}
     k, other, batch = (ix.variable(name, size) for name, size in sizes.items())
-    found = _strides(source.node, source.at(batch, other, k), base, sizes)
+    found = strides_of(source.node, source.at(batch, other, k), base, sizes)
     if found is None:
         return None
     steps, offset = found
@@ -242,12 +246,12 @@ def _is_bias(vector: Node, product: Node) -> bool:
 
 def _bias_offset(vector: Node, product: Node) -> tuple[Node, int] | None:
     """The memory of a bias and its first element, if it is a vector of the product's columns."""
-    base, columns = _in_memory(vector), product.shape[-1]
+    base, columns = in_memory(vector), product.shape[-1]
     if base is None or vector.dtype is not product.dtype:
         return None
     rows = prod(vector.shape) // columns
     row, column = ix.variable("row", rows), ix.variable("column", columns)
-    found = _strides(
+    found = strides_of(
         vector, ix.unflatten(row * columns + column, vector.shape), base, ("row", "column")
     )
     if found is None:
@@ -343,13 +347,23 @@ def library_stages(kernel: Kernel, cut: LibraryCut) -> list[Stage]:
         assert found is not None, f"{epilogue.bias} is no vector in memory"
         names.append(params.read(found[0]))
         bias = found[1]
-    words = tuple(
+    words = words_of(params, names)
+    activation = "" if epilogue is None else epilogue.activation
+    call = _call(product, cut, a, b, bias, activation, words)
+    *_, k = left.shape
+    shape = f"{call.batches} x {call.result.columns} x {call.result.rows} x {k}"
+    label = f"cuBLASLt {shape} {call.dtype}, {call.compute}"
+    if call.bias is not None or call.activation:
+        label += ", epilogue " + " ".join(["bias"] * (call.bias is not None) + [call.activation])
+    return [call_stage(kernel, "cublaslt_matmul", call, params, label)]
+
+
+def words_of(params: KernelParams, names: Sequence[str]) -> tuple[int, ...]:
+    """Which words of a launch have these names, as `KernelParams` gave them."""
+    return tuple(
         next(n for n, word in enumerate(params.list) if word.text.endswith(f" {name[2:]}"))
         for name in names
     )
-    activation = "" if epilogue is None else epilogue.activation
-    call = _call(product, cut, a, b, bias, activation, words)
-    return [_stage(kernel, product, call, params)]
 
 
 def _call(
@@ -371,22 +385,18 @@ def _call(
     )  # fmt: skip
 
 
-def _stage(kernel: Kernel, product: Node, call: LibraryProduct, params: KernelParams) -> Stage:
+def call_stage(
+    kernel: Kernel, name: str, call: LibraryCall, params: KernelParams, label: str
+) -> Stage:
     """The call as a launch of its own; its text is a comment for readers."""
-    *_, k = product.sources[0].shape
-    shape = f"{call.batches} x {call.result.columns} x {call.result.rows} x {k}"
-    label = f"cuBLASLt {shape} {call.dtype}, {call.compute}"
-    if call.bias is not None or call.activation:
-        label += ", epilogue " + " ".join(["bias"] * (call.bias is not None) + [call.activation])
     digest = hashlib.sha256(repr(call).encode()).hexdigest()[:10]
-    stage = Stage(
-        kernel, f"cublaslt_matmul_{digest}", f"// {label.strip()}.\n", 1, 0, params.list, label
-    )
+    text = f"// {label.strip()}.\n"
+    stage = Stage(kernel, f"{name}_{digest}", text, 1, 0, params.list, label)
     stage.alone, stage.threads, stage.library = True, THREADS, call
     return stage
 
 
 __all__ = [
-    "CUBLAS", "DTYPES", "LibraryCut", "compute_of", "end_of_call", "library_stages",
-    "with_epilogues", "with_matrices",
+    "CUBLAS", "DTYPES", "LibraryCut", "call_stage", "compute_of", "end_of_call", "in_memory",
+    "library_stages", "strides_of", "with_epilogues", "with_matrices", "words_of",
 ]  # fmt: skip

@@ -1,0 +1,92 @@
+"""What the bindings of all libraries share: errors, and calls that become a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.backend.cuda.handles import DriverCalls
+from tinygrad_cuda.core.errors import ArgumentError, CudaError
+from tinygrad_cuda.core.locks import new_lock
+
+
+class Library:
+    """A library on one GPU.
+
+    Args:
+        gpu: whose context and streams it uses.
+        module: its bindings.
+        failure: what these raise.
+
+    Attributes:
+        extra: that installs it.
+        title: its name for a reader.
+        made: what it makes in place of kernels.
+    """
+
+    extra, title, made = "", "", ""
+
+    def __init__(self, gpu: DriverCalls, module: Any, failure: type[Exception]) -> None:
+        self.gpu, self.module, self.failure = gpu, module, failure
+        self.lock = new_lock()
+        self._stream: Any = None  # of captures
+        gpu.enter()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls the library.
+
+        Raises:
+            CudaError: it reports a failure.
+        """
+        try:
+            return getattr(self.module, name)(*arguments)
+        except self.failure as error:
+            raise CudaError(
+                self.extra, f"a call of {self.title} failed", expect=f"{name} succeeds",
+                actual=str(error), hint=self.hint(),
+            ) from None  # fmt: skip
+
+    def captured(self, start: Callable[[Any], None]) -> Any:
+        """What is started on a stream as a graph of its own, which whoever asks destroys."""
+        gpu = self.gpu
+        gpu.enter()
+        with self.lock:
+            stream = self._capture_stream()
+            mode = gpu.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            gpu.call("cuStreamBeginCapture", stream, mode)
+            graph = None
+            try:
+                start(stream)
+            finally:
+                graph = gpu.call("cuStreamEndCapture", stream)
+        return graph
+
+    def _capture_stream(self) -> Any:
+        """A stream on which nothing runs: what it is given becomes part of a graph."""
+        if self._stream is None:
+            kind = self.gpu.driver.CUstream_flags
+            self._stream = self.gpu.call("cuStreamCreate", int(kind.CU_STREAM_NON_BLOCKING))
+        return self._stream
+
+    @classmethod
+    def hint(cls) -> str:
+        """How to do without it."""
+        return f"tc.kernels.provider(None) has generated kernels make {cls.made}"
+
+    @classmethod
+    def absent(cls, op: str, actual: str) -> ArgumentError:
+        """What to do where it is not installed."""
+        return ArgumentError(
+            op, f"{cls.title} is not installed",
+            expect=f"pip install 'tinygrad_cuda[{cls.extra}]'", actual=actual,
+            hint=f"{cls.made} need no library: tc.kernels.provider(None)",
+        )  # fmt: skip
+
+    @classmethod
+    def not_loaded(cls, op: str, library: str, error: Exception) -> ArgumentError:
+        """The same, where the bindings are there alone."""
+        text = str(error).splitlines() or [type(error).__name__]
+        return cls.absent(op, f"nvmath-python does not load {library} ({text[0]})")
+
+
+__all__ = ["Library"]
