@@ -196,6 +196,15 @@ def _fft(z: Array, inverse: bool, scale: float) -> Array:
     return (scale * (z @ _matrix(z.shape[-1], 1 if inverse else -1))).astype(z.dtype)
 
 
+def _fft_columns(z: Array, inverse: bool, scale: float, turn: bool, flat: bool) -> Array:
+    made, (*head, rows, n) = _fft(z.astype(complex), inverse, scale), z.shape
+    if turn:
+        total = np.outer(np.arange(rows), np.arange(n)) % (rows * n)
+        made = made * np.exp((2j if inverse else -2j) * np.pi * total / (rows * n))
+    made = made.swapaxes(-1, -2).astype(z.dtype)
+    return made.reshape(*head, n * rows) if flat else made
+
+
 def _rfft(x: Array, scale: float) -> Array:
     whole = _fft(x.astype(complex), False, scale)[..., : x.shape[-1] // 2 + 1]
     return whole.astype(np.result_type(x, np.complex64))
@@ -218,6 +227,8 @@ def transforms() -> Iterator[Sample]:
         yield from _transforms((), plain, dtype)
         for view in (transposed, sliced):
             yield from _transforms((2, 3, 12), view, dtype)
+        for view in (plain, transposed):  # neighbouring threads take neighbouring rows
+            yield from _transforms((2, 150, 32), view, dtype)
     yield from _transforms((1, PARTS), plain, dtypes.complex64, long=True)
     for n in (1, 2, 5, 6, 8, 17):
         yield from _smooth_transforms(n)
@@ -240,6 +251,11 @@ def _transforms(
         yield Sample(
             fft.fft, f"{label} {inverse}", (view(z),), how, expected=formulas[0], loose=loose
         )
+        for turn in (False, True) if len(shape) > 1 and not long else ():
+            yield Sample(
+                fft.fft_columns, f"{label} {inverse} {turn}", (view(z),),
+                {**how, "turn": turn, "flat": inverse}, expected=_fft_columns, loose=loose,
+            )  # fmt: skip
     yield Sample(fft.rfft, label, (view(real),), {"scale": 0.5}, expected=formulas[1], loose=loose)
     yield Sample(
         fft.irfft, label, (view(half),), {"n": n, "scale": 1 / n}, expected=formulas[2],
@@ -256,6 +272,12 @@ def _smooth_transforms(n: int) -> Iterator[Sample]:
             fft.fft, f"smooth {n} {inverse}", (plain(z.real), plain(z.imag)),
             {"inverse": inverse, "scale": 0.5}, build=_of_parts(fft.fft),
             expected=_with_parts(_fft), differentiate=True, loose=10, halves=False,
+        )  # fmt: skip
+        yield Sample(
+            fft.fft_columns, f"smooth {n} {inverse}", (plain(z.real), plain(z.imag)),
+            {"inverse": inverse, "scale": 0.5, "turn": inverse, "flat": inverse},
+            build=_of_parts(fft.fft_columns), expected=_with_parts(_fft_columns),
+            differentiate=True, loose=10, halves=False,
         )  # fmt: skip
     yield Sample(
         fft.rfft, f"smooth {n}", (plain(z.real),), {"scale": 0.5}, differentiate=True, loose=10,

@@ -113,9 +113,11 @@ def _along(node: Node, axis: int, transform: Callable[[Node], Node]) -> Node:
 def _complex(op: str, node: Node, n: Any, axis: int, norm: str | None, inverse: bool) -> Node:
     points = _length(op, n, node.shape[axis])
     scale = _scale(op, norm, points, inverse)
-    return _along(
-        _resized(node, axis, points), axis, lambda x: ops.fft(x, inverse=inverse, scale=scale)
-    )
+    resized, last = _resized(node, axis, points), len(node.shape) - 1
+    if axis == last - 1:  # a kernel stores what it transforms as it read it
+        rows = movement.permute(resized, axes=(*range(axis), last, axis))
+        return ops.fft_columns(rows, inverse=inverse, scale=scale, turn=False, flat=False)
+    return _along(resized, axis, lambda x: ops.fft(x, inverse=inverse, scale=scale))
 
 
 def _to_half(op: str, node: Node, n: Any, axis: int, norm: str | None, inverse: bool) -> Node:

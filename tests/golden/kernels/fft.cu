@@ -1,91 +1,86 @@
-// rfft of 600 rows of 120 points, radices 8 3 5, 5 rows a block, 1260000 FLOPs: rfft.
+// rfft of 600 rows of 120 points, radices 3 5 8, 5 rows a block, 1260000 FLOPs: rfft.
 // Stores rfft (600, 61) complex64.
 // Grid 120 x 256 threads, 580800 bytes moved at least.
-TGC_STAGE(fft_rfft_2c9cae14e9,
+TGC_STAGE(fft_rfft_d626429bba,
   const float* in0;
   tgc_complex<float>* out0;
 ) {
   tgc_complex<float>* const line = reinterpret_cast<tgc_complex<float>*>(smem);
-  {  // radix 8 of transforms of 1 points
+  {  // radix 3 of transforms of 1 points
+    tgc_complex<float> v[1][3];
+    {
+      const int item = threadIdx.x;
+      if (item < 200) {
+        const int own = item / 40, j = item % 40;
+        const int row = virtual_block * 5 + own;
+#pragma unroll
+        for (int r = 0; r < 3; r++) {
+          const int point = j + r * 40;
+          const float in0 = tgc_load(p.in0, row * 120 + point);
+          tgc_complex<float> value = in0;
+          v[0][r] = value;
+        }
+        tgc_fft_butterfly<3>(v[0]);
+      }
+    }
+    {
+      const int item = threadIdx.x;
+      if (item < 200) {
+        const int own = item / 40, j = item % 40;
+        tgc_complex<float>* const target = line + own * 120 + j * 3;
+#pragma unroll
+        for (int r = 0; r < 3; r++) target[r] = v[0][r];
+      }
+    }
+    __syncthreads();
+  }
+  {  // radix 5 of transforms of 3 points
+    tgc_complex<float> v[1][5];
+    {
+      const int item = threadIdx.x;
+      if (item < 120) {
+        const int own = item / 24, j = item % 24;
+        const tgc_complex<float>* const source = line + own * 120 + j;
+#pragma unroll
+        for (int r = 0; r < 5; r++) v[0][r] = source[r * 24];
+        tgc_fft_turn<3, 5>(v[0], j % 3);
+        tgc_fft_butterfly<5>(v[0]);
+      }
+    }
+    __syncthreads();
+    {
+      const int item = threadIdx.x;
+      if (item < 120) {
+        const int own = item / 24, j = item % 24;
+        tgc_complex<float>* const target = line + own * 120 + j / 3 * 15 + j % 3;
+#pragma unroll
+        for (int r = 0; r < 5; r++) target[r * 3] = v[0][r];
+      }
+    }
+    __syncthreads();
+  }
+  {  // radix 8 of transforms of 15 points
     tgc_complex<float> v[1][8];
     {
       const int item = threadIdx.x;
       if (item < 75) {
-        const int j = item % 15;
-        const int row = virtual_block * 5 + item / 15;
+        const int own = item / 15, j = item % 15;
+        const tgc_complex<float>* const source = line + own * 120 + j;
 #pragma unroll
-        for (int r = 0; r < 8; r++) {
-          const int point = j + r * 15;
-          tgc_complex<float> value(0);
-          if (row < 600) {
-            const float in0 = tgc_load(p.in0, row * 120 + point);
-            value = in0;
-          }
-          v[0][r] = value;
-        }
+        for (int r = 0; r < 8; r++) v[0][r] = source[r * 15];
+        tgc_fft_turn<15, 8>(v[0], j);
         tgc_fft_butterfly<8>(v[0]);
       }
     }
     {
       const int item = threadIdx.x;
       if (item < 75) {
-        const int j = item % 15;
-        tgc_complex<float>* const target = line + item / 15 * 120 + j * 8;
+        const int own = item / 15, j = item % 15;
+        const int row = virtual_block * 5 + own;
 #pragma unroll
-        for (int r = 0; r < 8; r++) target[r] = v[0][r];
-      }
-    }
-    __syncthreads();
-  }
-  {  // radix 3 of transforms of 8 points
-    tgc_complex<float> v[1][3];
-    {
-      const int item = threadIdx.x;
-      if (item < 200) {
-        const int j = item % 40;
-#pragma unroll
-        for (int r = 0; r < 3; r++) v[0][r] = line[item / 40 * 120 + j + r * 40];
-#pragma unroll
-        for (int r = 1; r < 3; r++)
-          v[0][r] = v[0][r] * tgc_fft_root<float>(r * (j % 8), 24);
-        tgc_fft_butterfly<3>(v[0]);
-      }
-    }
-    __syncthreads();
-    {
-      const int item = threadIdx.x;
-      if (item < 200) {
-        const int j = item % 40;
-        tgc_complex<float>* const target = line + item / 40 * 120 + j / 8 * 24 + j % 8;
-#pragma unroll
-        for (int r = 0; r < 3; r++) target[r * 8] = v[0][r];
-      }
-    }
-    __syncthreads();
-  }
-  {  // radix 5 of transforms of 24 points
-    tgc_complex<float> v[1][5];
-    {
-      const int item = threadIdx.x;
-      if (item < 120) {
-        const int j = item % 24;
-#pragma unroll
-        for (int r = 0; r < 5; r++) v[0][r] = line[item / 24 * 120 + j + r * 24];
-#pragma unroll
-        for (int r = 1; r < 5; r++)
-          v[0][r] = v[0][r] * tgc_fft_root<float>(r * (j % 24), 120);
-        tgc_fft_butterfly<5>(v[0]);
-      }
-    }
-    {
-      const int item = threadIdx.x;
-      if (item < 120) {
-        const int j = item % 24;
-        const int row = virtual_block * 5 + item / 24;
-#pragma unroll
-        for (int r = 0; r < 5; r++) {
-          const int point = j + r * 24;
-          if (row < 600 && point < 61) {
+        for (int r = 0; r < 8; r++) {
+          const int point = j + r * 15;
+          if (point < 61) {
             const tgc_complex<float> value = v[0][r];
             tgc_store(p.out0, row * 61 + point, value);
           }
@@ -122,100 +117,93 @@ TGC_STAGE(map_complex_mul_12b3b40360,
   tgc_store_vector(p.out0, item * 2, out0x2);
 }
 
-// irfft of 600 rows of 120 points, radices 8 3 5, 5 rows a block, 1260000 FLOPs: irfft.
+// irfft of 600 rows of 120 points, radices 3 5 8, 5 rows a block, 1260000 FLOPs: irfft.
 // Stores irfft (600, 120) float32.
 // Grid 120 x 256 threads, 580800 bytes moved at least.
-TGC_STAGE(fft_irfft_54f5e6ffd7,
+TGC_STAGE(fft_irfft_fac50829fa,
   const tgc_complex<float>* in0;
   float* out0;
 ) {
   tgc_complex<float>* const line = reinterpret_cast<tgc_complex<float>*>(smem);
-  {  // radix 8 of transforms of 1 points
+  {  // radix 3 of transforms of 1 points
+    tgc_complex<float> v[1][3];
+    {
+      const int item = threadIdx.x;
+      if (item < 200) {
+        const int own = item / 40, j = item % 40;
+        const int row = virtual_block * 5 + own;
+#pragma unroll
+        for (int r = 0; r < 3; r++) {
+          const int point = j + r * 40;
+          const bool mirrored = point >= 61;
+          const int at = mirrored ? 120 - point : point;
+          const tgc_complex<float> in0 = tgc_load(p.in0, row * 61 + at);
+          tgc_complex<float> value = in0;
+          value.im = at == 0 || at == 60 ? 0 : mirrored ? -value.im : value.im;
+          v[0][r] = tgc_fft_exchanged(value);
+        }
+        tgc_fft_butterfly<3>(v[0]);
+      }
+    }
+    {
+      const int item = threadIdx.x;
+      if (item < 200) {
+        const int own = item / 40, j = item % 40;
+        tgc_complex<float>* const target = line + own * 120 + j * 3;
+#pragma unroll
+        for (int r = 0; r < 3; r++) target[r] = v[0][r];
+      }
+    }
+    __syncthreads();
+  }
+  {  // radix 5 of transforms of 3 points
+    tgc_complex<float> v[1][5];
+    {
+      const int item = threadIdx.x;
+      if (item < 120) {
+        const int own = item / 24, j = item % 24;
+        const tgc_complex<float>* const source = line + own * 120 + j;
+#pragma unroll
+        for (int r = 0; r < 5; r++) v[0][r] = source[r * 24];
+        tgc_fft_turn<3, 5>(v[0], j % 3);
+        tgc_fft_butterfly<5>(v[0]);
+      }
+    }
+    __syncthreads();
+    {
+      const int item = threadIdx.x;
+      if (item < 120) {
+        const int own = item / 24, j = item % 24;
+        tgc_complex<float>* const target = line + own * 120 + j / 3 * 15 + j % 3;
+#pragma unroll
+        for (int r = 0; r < 5; r++) target[r * 3] = v[0][r];
+      }
+    }
+    __syncthreads();
+  }
+  {  // radix 8 of transforms of 15 points
     tgc_complex<float> v[1][8];
     {
       const int item = threadIdx.x;
       if (item < 75) {
-        const int j = item % 15;
-        const int row = virtual_block * 5 + item / 15;
+        const int own = item / 15, j = item % 15;
+        const tgc_complex<float>* const source = line + own * 120 + j;
 #pragma unroll
-        for (int r = 0; r < 8; r++) {
-          const int point = j + r * 15;
-          tgc_complex<float> value(0);
-          if (row < 600) {
-            const bool mirrored = point >= 61;
-            const int at = mirrored ? 120 - point : point;
-            const tgc_complex<float> in0 = tgc_load(p.in0, row * 61 + at);
-            value = in0;
-            value.im = at == 0 || at == 60 ? 0 : mirrored ? -value.im : value.im;
-          }
-          v[0][r] = tgc_complex_of(value.im, value.re);
-        }
+        for (int r = 0; r < 8; r++) v[0][r] = source[r * 15];
+        tgc_fft_turn<15, 8>(v[0], j);
         tgc_fft_butterfly<8>(v[0]);
       }
     }
     {
       const int item = threadIdx.x;
       if (item < 75) {
-        const int j = item % 15;
-        tgc_complex<float>* const target = line + item / 15 * 120 + j * 8;
+        const int own = item / 15, j = item % 15;
+        const int row = virtual_block * 5 + own;
 #pragma unroll
-        for (int r = 0; r < 8; r++) target[r] = v[0][r];
-      }
-    }
-    __syncthreads();
-  }
-  {  // radix 3 of transforms of 8 points
-    tgc_complex<float> v[1][3];
-    {
-      const int item = threadIdx.x;
-      if (item < 200) {
-        const int j = item % 40;
-#pragma unroll
-        for (int r = 0; r < 3; r++) v[0][r] = line[item / 40 * 120 + j + r * 40];
-#pragma unroll
-        for (int r = 1; r < 3; r++)
-          v[0][r] = v[0][r] * tgc_fft_root<float>(r * (j % 8), 24);
-        tgc_fft_butterfly<3>(v[0]);
-      }
-    }
-    __syncthreads();
-    {
-      const int item = threadIdx.x;
-      if (item < 200) {
-        const int j = item % 40;
-        tgc_complex<float>* const target = line + item / 40 * 120 + j / 8 * 24 + j % 8;
-#pragma unroll
-        for (int r = 0; r < 3; r++) target[r * 8] = v[0][r];
-      }
-    }
-    __syncthreads();
-  }
-  {  // radix 5 of transforms of 24 points
-    tgc_complex<float> v[1][5];
-    {
-      const int item = threadIdx.x;
-      if (item < 120) {
-        const int j = item % 24;
-#pragma unroll
-        for (int r = 0; r < 5; r++) v[0][r] = line[item / 24 * 120 + j + r * 24];
-#pragma unroll
-        for (int r = 1; r < 5; r++)
-          v[0][r] = v[0][r] * tgc_fft_root<float>(r * (j % 24), 120);
-        tgc_fft_butterfly<5>(v[0]);
-      }
-    }
-    {
-      const int item = threadIdx.x;
-      if (item < 120) {
-        const int j = item % 24;
-        const int row = virtual_block * 5 + item / 24;
-#pragma unroll
-        for (int r = 0; r < 5; r++) {
-          const int point = j + r * 24;
-          if (row < 600) {
-            const tgc_complex<float> value = tgc_complex_of(v[0][r].im, v[0][r].re);
-            tgc_store(p.out0, row * 120 + point, 0.008333334f * value.re);
-          }
+        for (int r = 0; r < 8; r++) {
+          const int point = j + r * 15;
+          const tgc_complex<float> value = tgc_fft_exchanged(v[0][r]);
+          tgc_store(p.out0, row * 120 + point, 0.008333334f * value.re);
         }
       }
     }

@@ -59,6 +59,27 @@ def _infer_irfft(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) 
     return (((*x.shape[:-1], n), x.dtype.to_real()),)
 
 
+def _infer_columns(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    (x,) = sources
+    require_dtype(op.name, x, "complex")
+    if len(x.shape) < 2 or not x.shape[-1]:
+        raise ShapeError(
+            op.name, "there are no rows to transform", expect="at least 2-d", actual=f"{x.shape}"
+        )
+    *head, rows, n = x.shape
+    return (((*head, n * rows) if attributes["flat"] else (*head, n, rows), x.dtype),)
+
+
+def _fft_columns(x: Any, inverse: bool, scale: float, turn: bool, flat: bool) -> Any:
+    made, (*head, rows, n) = _fft(x, inverse, scale), x.shape
+    if turn:
+        products = np.outer(np.arange(rows), np.arange(n)) % (rows * n)
+        roots = np.exp((2j if inverse else -2j) * np.pi / (rows * n) * products)
+        made = made * roots.astype(x.dtype)
+    made = np.swapaxes(made, -1, -2)
+    return made.reshape(*head, n * rows) if flat else made
+
+
 def _fft(x: Any, inverse: bool, scale: float) -> Any:
     result = np.fft.ifft(x, norm="forward") if inverse else np.fft.fft(x)
     return _scaled(result, scale, x.dtype)
@@ -109,6 +130,14 @@ def _irfft_gradient(g: Node, out: Node, x: Node, n: int, scale: float) -> Node:
     return ew.mul(spectrum, _half_weights(spectrum, n, 2))
 
 
+def _columns_gradient(
+    g: Node, out: Node, x: Node, inverse: bool, scale: float, turn: bool, flat: bool
+) -> Node:
+    *head, rows, n = x.shape
+    g = _swapped(mv.reshape(g, shape=(*head, n, rows)) if flat else g)
+    return fft(_turned(g, not inverse) if turn else g, inverse=not inverse, scale=scale)
+
+
 # The transform is linear and its matrix symmetric: the gradient is the transform of other sign.
 fft: Op = Op(
     "fft", "kernel", _infer_fft, numpy=_fft,
@@ -125,8 +154,14 @@ irfft: Op = Op(
     "irfft", "kernel", _infer_irfft, numpy=_irfft, gradient=(_irfft_gradient,),
     batch=lambda size, sources, on, **how: irfft(sources[0], **how), cost=16,
 )  # fmt: skip
+# The transforms of rows, stored as columns, one behind the other if `flat`. With `turn`, times
+# exp(-2 pi i row k / (rows n)), which stands between two transforms that make a longer one.
+fft_columns: Op = Op(
+    "fft_columns", "kernel", _infer_columns, numpy=_fft_columns, gradient=(_columns_gradient,),
+    batch=lambda size, sources, on, **how: fft_columns(sources[0], **how), cost=16,
+)  # fmt: skip
 
-ROWS: tuple[Op, ...] = (fft, rfft, irfft)
+ROWS: tuple[Op, ...] = (fft, rfft, irfft, fft_columns)
 
 # Lengths ------------------------------------------------------------------------------------------
 
@@ -165,10 +200,13 @@ def is_smooth(n: int) -> bool:
 
 def as_nodes(node: Node) -> tuple[Node, ...]:
     """The composition of other rows, and of transforms that kernels take."""
-    (x,), how = node.sources, node.attributes
+    (x,), how = node.sources, dict(node.attributes)
     scale = how["scale"]
     if node.op is fft:
         return (_transform(x, how["inverse"], scale),)
+    if node.op is fft_columns:
+        del how["scale"]
+        return (as_columns(_transform(x, how["inverse"], scale), **how),)
     last = len(node.shape) - 1
     if node.op is rfft:
         whole = _transform(ew.cast(x, dtype=node.dtype), False, scale)
@@ -218,18 +256,31 @@ def _divided(n: int, limit: int) -> int:
 def _four_steps(x: Node, columns: int, inverse: bool, scale: float) -> Node:
     """n = columns * rows: transforms along one, a turn of each element, transforms along the other.
 
-    With j = j1 * rows + j2 and k = k2 * columns + k1 (Bailey, 1990).
+    With j = j1 * rows + j2 and k = k2 * columns + k1 (Bailey, 1990). Each transform stores its rows
+    as columns, so that the values pass through memory twice.
     """
     head, n = x.shape[:-1], x.shape[-1]
-    rows, last = n // columns, len(head)
-    apart = mv.reshape(x, shape=(*head, columns, rows))
-    turned = _swapped(apart)  # (rows, columns): j1 is the last axis
-    inner = _transform(turned, inverse, 1.0)
-    twiddles = _roots(_outer_products(rows, columns, x), n, inverse, x.dtype)
-    wide = mv.reshape(twiddles, shape=(1,) * last + (rows, columns))
-    inner = ew.mul(inner, mv.expand(wide, shape=inner.shape))
-    outer = _transform(_swapped(inner), inverse, scale)  # (k1, k2)
-    return mv.reshape(_swapped(outer), shape=x.shape)
+    rows = n // columns
+    apart = _swapped(mv.reshape(x, shape=(*head, columns, rows)))  # (rows, columns): j1 is last
+    inner = fft_columns(apart, inverse=inverse, scale=1.0, turn=True, flat=False)  # (k1, j2)
+    if rows <= longest(x.dtype):  # (k2, k1)
+        return fft_columns(inner, inverse=inverse, scale=scale, turn=False, flat=True)
+    return mv.reshape(_swapped(_transform(inner, inverse, scale)), shape=x.shape)
+
+
+def as_columns(x: Node, inverse: bool, turn: bool, flat: bool) -> Node:
+    """Transformed rows as `fft_columns` stores them."""
+    *head, rows, n = x.shape
+    made = _swapped(_turned(x, inverse) if turn else x)
+    return mv.reshape(made, shape=(*head, n * rows)) if flat else made
+
+
+def _turned(x: Node, inverse: bool) -> Node:
+    """Elements (row, k) by ``exp(-2 pi i row k / (rows n))``, or of the other sign."""
+    rows, n = x.shape[-2:]
+    twiddles = _roots(_outer_products(rows, n, x), rows * n, inverse, x.dtype)
+    wide = mv.reshape(twiddles, shape=(1,) * (len(x.shape) - 2) + (rows, n))
+    return ew.mul(x, mv.expand(wide, shape=x.shape))
 
 
 def _bluestein(x: Node, inverse: bool, scale: float) -> Node:

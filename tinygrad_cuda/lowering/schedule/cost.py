@@ -94,7 +94,7 @@ def _transformed(node: Node) -> int:
     """5 n log2 n of each complex row, half of that of real ones."""
     n, source = fft.row_length(node), node.sources[0]
     total = 5 * prod(source.shape[:-1]) * n * (n - 1).bit_length()
-    return total if node.op is fft.fft else total // 2
+    return total // 2 if node.op in (fft.rfft, fft.irfft) else total
 
 
 # Rows that do not count one for each element of their result; a reduction's row says its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import fft
@@ -20,31 +21,85 @@ from tinygrad_cuda.lowering.codegen.skeleton import (
 )
 from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons.contract.library import in_memory, strides_of
 from tinygrad_cuda.lowering.target import Target
 
 CUH = "fft.cuh"
-POINTS = 2048  # of a block with several rows: 8 for each thread
+LISTED_BYTES = 32 << 10  # of a stage's table of roots, that the L1 cache may keep it
+LONG_PRODUCTS = 1 << 27  # of a row and a frequency, 8 times which is a 32-bit number
+BANKS = 16  # of 8 bytes in shared memory; after so many points one is free
+
+
+class FftCut(NamedTuple):
+    """How a block transforms rows.
+
+    Attributes:
+        radices: of its stages, from the first to the last.
+        points: of a block at most, where a row has not more.
+        roots: ``listed`` in a table, of which large ones have a row whose powers are the others,
+            or ``computed``.
+        blocks: on a multiprocessor, for which registers are left.
+        threads: of a block.
+    """
+
+    radices: tuple[int, ...]
+    points: int
+    roots: str = "listed"
+    blocks: int = 1
+    threads: int = THREADS
+
+
+# THE table of measured choices, by points of a row and bytes of a real number; `cut_of` has the
+# rest. `python -m lab.fft --variants` on a GPU measures others.
+CUTS: dict[tuple[int, int], FftCut] = {
+    (8192, 4): FftCut((16, 16, 8, 4), 8192, blocks=2, threads=512),
+    (16384, 4): FftCut((16, 16, 16, 4), 16384, blocks=1, threads=1024),
+}
+
+
+def cut_of(n: int, itemsize: int, columns: bool = False) -> FftCut:
+    """How rows are transformed.
+
+    Args:
+        n: points of a row.
+        itemsize: of a real number, in bytes.
+        columns: whether the same points of neighbouring rows are neighbours in memory.
+    """
+    cut = CUTS.get((n, itemsize))
+    if cut is None:
+        radices = radices_of(n, 16 if itemsize == 4 else 8)
+        wide = columns or max(radices) > 8 or n & (n - 1)
+        # A thread has 16 points in flight, or 8; 64 registers hold 16 of float32.
+        cut = FftCut(radices, 4096 if wide else 2048, blocks=4 if itemsize == 4 else 1)
+    return cut
 
 
 def refusal(node: Node, target: Target) -> str:
     """Why no kernel transforms rows of this length; empty if one does."""
-    n = fft.row_length(node)
+    n, itemsize = fft.row_length(node), node.dtype.to_real().itemsize
     limit = fft.longest(node.dtype)
     if n == 1:
         return "a row of one point is its own transform"
+    if (n, itemsize) in CUTS and 2 * n * itemsize * (BANKS + 1) // BANKS <= target.block_shared:
+        return ""
     if not fft.is_smooth(n):
         return f"{n} has a prime factor above {max(fft.PRIMES)}"
     return f"{n} points, a block takes {limit}" if n > limit else ""
 
 
-def radices_of(n: int) -> list[int]:
-    """The radices whose product is n, large ones first."""
+def radices_of(n: int, widest: int = 16) -> tuple[int, ...]:
+    """The radices whose product is n: odd ones, then powers of two, large ones first.
+
+    Args:
+        n: points of a row.
+        widest: the largest power of two that a thread transforms.
+    """
     found = fft.factors(n)
-    twos = found.pop(2, 0)
-    radices = [8] * (twos // 3) + [2 ** (twos % 3)] * (twos % 3 > 0)
-    if twos % 3 == 1 and twos > 3:  # 4 * 4 has as many passes as 8 * 2, of less work
-        radices[-2:] = [4, 4]
-    return radices + [prime for prime, count in found.items() for _ in range(count)]
+    twos, most = found.pop(2, 0), widest.bit_length() - 1
+    odd = tuple(prime for prime, count in found.items() for _ in range(count))
+    stages = -(-twos // most)
+    few, more = divmod(twos, stages) if stages else (0, 0)
+    return odd + (2 ** (few + 1),) * more + (2**few,) * (stages - more)
 
 
 def fft_stages(kernel: Kernel) -> list[Stage]:
@@ -59,10 +114,16 @@ class _Transform:
         self.kernel = kernel
         (self.node,) = kernel.anchors
         self.n, (self.source,) = fft.row_length(self.node), self.node.sources
-        self.batch = prod(self.node.shape[:-1])
-        several = min(POINTS // self.n, -(-self.batch // kernel.target.multiprocessors))
-        self.rows = max(1, several)
+        self.batch = prod(self.source.shape[:-1])
         self.real = self.node.dtype.to_real()
+        self.scattered = self.node.op is fft.fft_columns
+        columns = _reads_columns(self.source, self.n)
+        self.cut = cut_of(self.n, self.real.itemsize, columns or self.scattered)
+        self.gathered = columns and len(self.cut.radices) > 1
+        several = min(self.cut.points // self.n, -(-self.batch // kernel.target.multiprocessors))
+        self.rows = max(1, several)
+        self.padded = self.n & (self.n - 1) == 0 and self.n > BANKS
+        self.pitch = self._pitch()
         self.inverse = self.node.op is fft.irfft or bool(self.node.attributes.get("inverse"))
         self.params = KernelParams()
         self.wide = is_wide(kernel)
@@ -71,7 +132,7 @@ class _Transform:
 
     def stage(self) -> Stage:
         """The stage, from its parts."""
-        radices, done, parts = radices_of(self.n), 1, []
+        radices, done, parts = self.cut.radices, 1, list[str]()
         for number, radix in enumerate(radices):
             parts += self._stage(radix, done, number == len(radices) - 1).splitlines()
             done *= radix
@@ -82,35 +143,119 @@ class _Transform:
             f"{self.node.op.name} of {self.batch} rows of {self.n} points, radices "
             f"{' '.join(map(str, radices))}, {self.rows} rows a block, {flops(self.node)} FLOPs",
             blocks,
-        )
-        shared = self.rows * self.n * 2 * self.real.itemsize if len(radices) > 1 else 0
-        return wrapped(
+        ).replace(f"x {THREADS} threads", f"x {self.cut.threads} threads")
+        shared = self.rows * self.pitch * 2 * self.real.itemsize if len(radices) > 1 else 0
+        made = wrapped(
             self.kernel, stem(self.kernel), body, self.params.list, blocks, shared, label
         )
+        made.min_blocks_per_sm, made.threads = self.cut.blocks, self.cut.threads
+        return made
 
     def _stage(self, radix: int, done: int, last: bool) -> str:
-        strides = self.n // radix
+        strides, threads = self.n // radix, self.cut.threads
         items = self.rows * strides
         sizes = {
-            "real": self.real.c, "radix": radix, "done": done, "together": done * radix,
-            "strides": strides, "items": items, "threads": THREADS, "rows": self.rows,
-            "passes": -(-items // THREADS), "batch": self.batch, "n": self.n,
+            "real": self.real.c, "radix": radix, "done": done, "strides": strides,
+            "threads": threads, "passes": -(-items // threads),
             "index": "long long" if self.wide else "int",
         }  # fmt: skip
-        write = self._write(sizes) if last else fill(CUH, "write_shared", **sizes)
-        read = fill(CUH, "read_shared", **sizes) if done > 1 else self._read(sizes)
-        barrier = ["__syncthreads();"]
+        across = (done == 1 and self.gathered) or (last and self.scattered)
+        position, barrier = self._position(strides, across), ["__syncthreads();"]
+        write = self._write(sizes) if last else self._to_shared(sizes, done * radix)
+        read = self._from_shared(sizes) if done > 1 else self._read(sizes)
+        made = [*position, *read.splitlines(), *self._turn(radix, done)]
+        made.append(f"tgc_fft_butterfly<{radix}>(v[pass]);")
+        inside = f"item < {items}" if items % threads else ""
         return fill(
-            CUH, "stage", read=read.splitlines(),
-            turn=fill(CUH, "turn", **sizes).splitlines() if done > 1 else [],
-            wait=barrier if done > 1 and not last else [],
-            write=write.splitlines(), ready=[] if last else barrier, **sizes,
+            CUH, "stage", made=_guarded(inside, made),
+            left=_guarded(inside, [*position, *write.splitlines()]),
+            wait=barrier if done > 1 and not last else [], ready=[] if last else barrier, **sizes,
         )  # fmt: skip
+
+    def _position(self, strides: int, across: bool) -> list[str]:
+        """Which row of the block, and which point of it, a thread takes.
+
+        Args:
+            strides: from one point of a thread to its next.
+            across: whether neighbours take neighbouring rows.
+        """
+        if self.rows == 1:
+            return ["const int j = item;"]
+        if across:
+            return [f"const int own = item % {self.rows}, j = item / {self.rows};"]
+        return [f"const int own = item / {strides}, j = item % {strides};"]
+
+    def _turn(self, radix: int, done: int) -> list[str]:
+        """The roots of unity between two stages."""
+        if done == 1:
+            return []
+        large = (radix - 1) * done * 2 * self.real.itemsize > LISTED_BYTES
+        suffix = "_computed" if self.cut.roots == "computed" else "_powers" if large else ""
+        k = f"j % {done}" if done < self.n // radix else "j"
+        return [f"tgc_fft_turn{suffix}<{done}, {radix}>(v[pass], {k});"]
+
+    # Shared memory
+
+    def _pitch(self) -> int:
+        """Points from one row to the next in shared memory.
+
+        Of the fewest in which threads that take neighbouring rows meet in few banks.
+        """
+        least = self.n + self.n // BANKS if self.padded else self.n
+        taken = list[int]()
+        if self.rows > 1 and self.gathered:
+            taken.append(self.cut.radices[0])
+        if self.rows > 1 and self.scattered:
+            taken.append(1)
+
+        def meeting(pitch: int) -> int:
+            return sum(_conflicts(self.rows, pitch, step, self.padded) for step in taken)
+
+        return min(range(least, least + BANKS), key=meeting) if taken else least
+
+    def _line(self) -> str:
+        """The row of a thread."""
+        return "line" if self.rows == 1 else f"line + own * {self.pitch}"
+
+    def _place(self, point: str, step: int) -> dict[str, str]:
+        """Where points lie that are so far apart: the first one, and the others behind it."""
+        if not self.padded:
+            return {"place": point, "offset": f"r * {step}"}
+        even = step % BANKS == 0
+        offset = f"r * {step + step // BANKS}" if even else f"tgc_fft_padded(r * {step})"
+        return {"place": f"tgc_fft_padded({point})", "offset": offset}
+
+    def _from_shared(self, sizes: dict[str, object]) -> str:
+        place = self._place("j", self.n // int(str(sizes["radix"])))
+        return fill(CUH, "read_shared", line=self._line(), **place, **sizes)
+
+    def _to_shared(self, sizes: dict[str, object], together: int) -> str:
+        done = int(str(sizes["done"]))
+        point = f"j * {together}" if done == 1 else f"j / {done} * {together} + j % {done}"
+        place = self._place(point, done)
+        return fill(CUH, "write_shared", line=self._line(), **place, **sizes)
+
+    # Memory
+
+    def _row(self) -> str:
+        """The number of a thread's row."""
+        block = "(long long)virtual_block" if self.wide else "virtual_block"
+        return block if self.rows == 1 else f"{block} * {self.rows} + own"
+
+    @property
+    def _inside(self) -> str:
+        """Whether a row is one of the operand's; empty if each is."""
+        return f"row < {self.batch}" if self.batch % self.rows else ""
 
     def _read(self, sizes: dict[str, object]) -> str:
         load = self._half() if self.node.op is fft.irfft else self._whole()
-        value = "tgc_complex_of(value.im, value.re)" if self.inverse else "value"
-        return fill(CUH, "read_memory", load=load, value=value, **sizes)
+        value = "tgc_fft_exchanged(value)" if self.inverse else "value"
+        ctype = f"tgc_complex<{self.real.c}>"
+        if self._inside:
+            load = [f"{ctype} value(0);", *_guarded(self._inside, load)]
+        else:
+            load = [f"{ctype} {line}" if line.startswith("value =") else line for line in load]
+        return fill(CUH, "read_memory", load=load, value=value, row=self._row(), **sizes)
 
     def _element(self, position: ix.Index) -> tuple[list[str], str]:
         """Statements that load an element of a row, and its value."""
@@ -136,13 +281,11 @@ class _Transform:
         ]  # fmt: skip
 
     def _write(self, sizes: dict[str, object]) -> str:
-        size = self.node.shape[-1]
-        kept = f"row < {self.batch}"
+        size = self.n if self.scattered else self.node.shape[-1]
+        conditions = [self._inside] if self._inside else []
         if size < self.n:
-            kept += f" && point < {size}"
-        result = "v[pass][r]"
-        if self.inverse:
-            result = "tgc_complex_of(v[pass][r].im, v[pass][r].re)"
+            conditions.append(f"point < {size}")
+        result = self._result()
         scope = Scope("row", "point")
         self.reader.scopes, self.reader.lane = [self.outer, scope], None
         value = "value.re" if self.node.op is fft.irfft else "value"
@@ -153,9 +296,72 @@ class _Transform:
             if self.node.op is not fft.irfft:
                 value = f"tgc_complex_of({value}, {number} * value.im)"
         stores = Stores(self.reader, self.kernel)
-        index = ix.variable("row", self.batch) * size + ix.variable("point", size)
-        stores.put(self.kernel.stores[0], index, value)
-        return fill(CUH, "write_memory", kept=kept, result=result, store=scope.lines, **sizes)
+        stores.put(self.kernel.stores[0], self._index(size), value)
+        lines = [f"const tgc_complex<{self.real.c}> value = {result};", *scope.lines]
+        store = _guarded(" && ".join(conditions), lines)
+        return fill(CUH, "write_memory", store=store, row=self._row(), **sizes)
+
+    def _result(self) -> str:
+        """A frequency as the transform leaves it, or turned for the next transform."""
+        value = "v[pass][r]"
+        if self.node.attributes.get("turn"):
+            rows = self.source.shape[-2]
+            total, own = rows * self.n, "row" if rows == self.batch else f"row % {rows}"
+            if self.wide or total > LONG_PRODUCTS:
+                root = f"(long long)({own}) * point, {total}LL"
+            else:
+                root = f"{own} * point, {total}"
+            root = f"tgc_fft_root<{self.real.c}>({root})"
+            value = f"tgc_fft_times({value}, {root})"
+        return f"tgc_fft_exchanged({value})" if self.inverse else value
+
+    def _index(self, size: int) -> ix.Index:
+        """Where a frequency is stored."""
+        row, point = ix.variable("row", self.batch), ix.variable("point", size)
+        if not self.scattered:
+            return row * size + point
+        rows = self.source.shape[-2]
+        head, own = ix.unflatten(row, (self.batch // rows, rows))
+        return (head * size + point) * rows + own
 
 
-__all__ = ["fft_stages", "radices_of", "refusal"]
+def _conflicts(rows: int, pitch: int, step: int, padded: bool) -> int:
+    """How many of 16 threads meet in one bank, which take neighbouring rows before next points.
+
+    Args:
+        rows: of a block.
+        pitch: points from row to row.
+        step: from point to point.
+        padded: whether one of 17 points is free.
+    """
+    points = [(item % rows, item // rows * step) for item in range(BANKS)]
+    free = BANKS if padded else 1 << 30
+    banks = [(row * pitch + point + point // free) % BANKS for row, point in points]
+    return max(map(banks.count, banks))
+
+
+def _reads_columns(source: Node, n: int) -> bool:
+    """Whether the same points of neighbouring rows are nearer in memory than those of a row."""
+    base, names = in_memory(source), [f"axis{axis}" for axis in range(len(source.shape))]
+    if base is None:
+        return False
+    at = [ix.variable(name, size) for name, size in zip(names, source.shape)]
+    found = strides_of(source, at, base, names)
+    if found is None:
+        return False
+    steps = [found[0][name] for name, size in zip(names, source.shape) if size > 1]
+    return len(steps) > 1 and 0 < steps[-2] < steps[-1]
+
+
+def _guarded(condition: str, lines: list[str]) -> list[str]:
+    """Statements that run where a condition holds; always if there is none."""
+    if not condition:
+        return lines
+    return [
+        f"if ({condition}) {{",
+        *(f"  {line}" if line[:1] != "#" else line for line in lines),
+        "}",
+    ]
+
+
+__all__ = ["CUTS", "FftCut", "cut_of", "fft_stages", "radices_of", "refusal"]

@@ -57,6 +57,8 @@ def refusal(node: Node, target: Target) -> str:
     """Why a call is not all of a row of the op table; empty if it is."""
     if fft.row_length(node) == 1:
         return "a row of one point is its own transform"
+    if node.op is fft.fft_columns:
+        return "cuFFT stores rows as rows"
     if node.op is fft.irfft:
         return "cuFFT writes over its spectrum, which is copied"
     return "cuFFT has no factor, a kernel multiplies by it" if node.attributes["scale"] != 1 else ""
@@ -72,6 +74,9 @@ def as_nodes(node: Node) -> tuple[Node, ...]:
     (x,), attributes = node.sources, dict(node.attributes)
     scale = attributes.pop("scale")
     with gradient_mode(False), recorded_at(node.site):
+        if node.op is fft.fft_columns:
+            made = fft.fft(x, inverse=attributes["inverse"], scale=1.0)
+            return (fft.scaled(fft.as_columns(made, **attributes), scale),)
         if node.op is fft.irfft:
             x = fft.with_real_ends(x, attributes["n"])
         made = node_made(
