@@ -2,6 +2,7 @@
 
     python -m lab.fft                    # the cases of docs/complex.md
     python -m lab.fft --variants         # other radices, points and blocks of rows of some lengths
+    python -m lab.fft --halved           # real rows as complex ones of half their length
     python -m lab.fft --provider         # by tc.kernels.provider("cufft"), with its graph
     python -m lab.fft --counts           # instructions and registers of each, without a GPU
 
@@ -9,7 +10,7 @@ Each case transforms 2^24 complex values (128 MiB read, 128 MiB written) or as m
 Times are medians of runs of 20 calls between two events; GB/s counts what the transform has to
 read and to write, so that a second pass over memory shows as half the rate. The error is the
 largest difference from torch's result in float64, over the largest value. A variant that is the
-quickest of its length is entered in `CUTS` of lowering/skeletons/fft/fft.py.
+quickest of its length is entered in `CUTS` of lowering/skeletons/fft/fft.py; `HALVED` stands there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resource
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.engine.realize import explain
 from tinygrad_cuda.lowering.lower import Lowered, lower
-from tinygrad_cuda.lowering.skeletons.fft.fft import CUTS, FftCut, cut_of
+from tinygrad_cuda.lowering.skeletons.fft.fft import CUTS, HALVED, FftCut, cut_of
 from tinygrad_cuda.lowering.target import Target
 
 VALUES = 1 << 24
@@ -58,7 +59,8 @@ class Case(NamedTuple):
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 1 << 16, 1 << 20)
 CASES = (
     *(Case("fft", (VALUES // n, n)) for n in (*LENGTHS, 1000, 1009, 1331)),
-    *(Case("rfft", (VALUES // n, n), True) for n in (256, 4096)),
+    *(Case("rfft", (VALUES // n, n), True) for n in (256, 1024, 4096)),
+    *(Case("irfft", (VALUES // n, n // 2 + 1)) for n in (256, 4096)),
     Case("fft2", (64, 512, 512)),
     Case("fft", (64, 512, 512), dim=1),
 )
@@ -136,7 +138,7 @@ class Measured:
         self.wide = getattr(torch.fft, case.name)(wide, **case.how)
         self.largest = self.wide.abs().max()
         self.error = self.error_of(transform())
-        self.nbytes = self.theirs.nbytes + 8 * self.wide.numel()
+        self.nbytes = self.theirs.nbytes + self.wide.nbytes // 2
 
     def error_of(self, result: Any) -> float:
         """The largest difference from torch's result in float64, over the largest value."""
@@ -227,9 +229,11 @@ def counts(variants: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("variants", "provider", "counts"):
+    for name in ("variants", "provider", "counts", "halved"):
         parser.add_argument(f"--{name}", action="store_true")
     options = parser.parse_args()
+    if options.halved:
+        HALVED.update(("rfft", "irfft"))
     if options.counts:
         counts(options.variants)
         return

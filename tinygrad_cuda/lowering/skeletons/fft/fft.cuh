@@ -17,11 +17,12 @@
 //
 // Versions, from naive to fast:
 //   1. two buffers, radix 2: a barrier and a pass through shared memory for each factor 2
-//   2. radix 8, 4, 2 and odd primes in registers, roots computed where they are needed: 97 to 157
-//      instructions a point for roots from 256 points on, of 150 to 225 in all
-//   3. roots from a table, radix 16: 3 instructions a point for roots, of about 45; and points padded
-//      against conflicts of shared memory's banks, of which early stages had 8   (this one)
-// Not done: real rows as complex ones of half their length.
+//   2. radix 8, 4, 2 and odd primes in registers, roots computed where they are needed: of 125 to 190
+//      instructions a point from 256 points on, two thirds were for roots
+//   3. roots from a table, radix 16, 32 to 49 instructions a point; and points padded against
+//      conflicts of shared memory's banks, of which early stages had 8   (this one)
+// With `HALVED` real rows of an even length are complex ones of half of it: even points are real parts
+// and odd ones imaginary parts, and the real row's spectrum follows from theirs, or the reverse.
 //@ body
 tgc_complex<@real@>* const line = reinterpret_cast<tgc_complex<@real@>*>(smem);
 @stages@
@@ -62,5 +63,17 @@ const @index@ row = @row@;
 #pragma unroll
 for (int r = 0; r < @radix@; r++) {
   const int point = j + r * @strides@;
+  @store@
+}
+//@ parting
+// frequencies k and m - k of a real row, from those of its even and odd points as complex numbers
+#pragma unroll 4
+for (int item = threadIdx.x; item < @items@; item += @threads@) {
+  @position@
+  const int other = k == 0 ? 0 : @m@ - k;
+  const @index@ row = @row@;
+  const tgc_complex<@real@>* const source = @line@;
+  tgc_complex<@real@> low = source[@place@], high = source[@opposite@];
+  tgc_fft_part(low, high, tgc_fft_listed<@real@, @m@, 2, 1>(1, k));
   @store@
 }

@@ -98,7 +98,32 @@ template <int D, int R, class T> TGC_DEVICE void tgc_fft_turn(tgc_complex<T> (&v
 #pragma unroll
   for (int r = 1; r < R; r++) v[r] = tgc_fft_times(v[r], tgc_fft_listed<T, D, R, R - 1>(r, k));
 }
-// The same from the first row of the table, whose powers have its error as many times.
+// sum + z w
+template <class T>
+TGC_DEVICE tgc_complex<T> tgc_fft_plus(tgc_complex<T> sum, tgc_complex<T> z, tgc_complex<T> w) {
+  return {tgc_fma(-z.im, w.im, tgc_fma(z.re, w.re, sum.re)),
+          tgc_fma(z.im, w.re, tgc_fma(z.re, w.im, sum.im))};
+}
+// Of a real row whose even points are real parts and whose odd ones imaginary parts: frequencies k
+// and m - k of the complex row of m points become those of the real one of 2 m, w = exp(-pi i k / m).
+template <class T>
+TGC_DEVICE void tgc_fft_part(tgc_complex<T>& low, tgc_complex<T>& high, tgc_complex<T> w) {
+  const T half = T(0.5);
+  const tgc_complex<T> even(half * (low.re + high.re), half * (low.im - high.im));
+  const tgc_complex<T> odd(half * (low.im + high.im), half * (high.re - low.re));
+  low = tgc_fft_plus(even, odd, w);
+  high = tgc_conj(tgc_fft_plus(even, -odd, w));
+}
+// The reverse for frequency k, times 2: the ends of the real row's spectrum count as real.
+template <class T>
+TGC_DEVICE tgc_complex<T> tgc_fft_joined(int k, tgc_complex<T> low, tgc_complex<T> high,
+                                         tgc_complex<T> w) {
+  if (k == 0) low.im = high.im = T(0);
+  const tgc_complex<T> even(low.re + high.re, low.im - high.im);
+  const tgc_complex<T> odd(low.re - high.re, low.im + high.im);
+  return tgc_fft_plus(even, odd, tgc_complex<T>(w.im, w.re));  // i / w
+}
+// The points of a stage by powers of the table's first row, which have its error as many times.
 template <int D, int R, class T> TGC_DEVICE void tgc_fft_turn_powers(tgc_complex<T> (&v)[R], int k) {
   tgc_complex<T> w[R];
   w[1] = tgc_fft_listed<T, D, R, 1>(1, k);
