@@ -123,14 +123,15 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
     kinds = {node.op.kind for node in topological(outputs)}
     if "kernel" in kinds:
         outputs = arrange_attention(outputs)
-    require_provider(outputs, target.name, target.libraries)
+    if settings.provider:
+        require_provider(outputs, target.name, target.libraries)
     if "contraction" in kinds:
         # A library stores a product as a matrix.
         arranged = settings.provider != CUBLAS
         chosen = choose_algorithms(turn_products(outputs, arranged), target)
         outputs, choices = with_stored_softmax(chosen.outputs, chosen.choices)
         decisions = chosen.decisions
-    if is_chosen(target) and "kernel" in kinds:
+    if settings.provider and is_chosen(target) and "kernel" in kinds:
         outputs, choices = with_calls(outputs, choices)
     if any(isinstance(choice.cut, LibraryCut | TransformCut) for choice in choices.values()):
         made = _with_libraries(outputs, target, overwrites, choices)

@@ -89,7 +89,7 @@ def as_nodes(node: Node) -> tuple[Node, ...]:
 # Operands in memory -------------------------------------------------------------------------------
 
 
-class _Rows(NamedTuple):
+class _MemoryRows(NamedTuple):
     """Rows in memory, in elements."""
 
     node: Node
@@ -98,7 +98,7 @@ class _Rows(NamedTuple):
     offset: int
 
 
-def _rows(node: Node) -> _Rows | None:
+def _rows(node: Node) -> _MemoryRows | None:
     """The operand of a transform as rows in memory; None where its movements leave none."""
     (source,) = node.sources
     base, (*head, size) = in_memory(source), source.shape
@@ -114,7 +114,7 @@ def _rows(node: Node) -> _Rows | None:
     pair = base.dtype.to_complex().itemsize // base.dtype.itemsize
     if not steps["point"] or not apart or offset % pair:  # cuFFT wants pairs of real numbers
         return None
-    return _Rows(base, steps["point"], apart, offset)
+    return _MemoryRows(base, steps["point"], apart, offset)
 
 
 def with_calls(

@@ -27,6 +27,12 @@ def _own_plans() -> Any:
     plans.clear()
 
 
+@pytest.fixture(params=["emu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """One that runs kernels."""
+    return str(request.param if request.param == "emu" else request.getfixturevalue("cuda_device"))
+
+
 def numbers(shape: tuple[int, ...], dtype: Any = np.complex64) -> Array:
     rng = np.random.default_rng(sum(shape))
     return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
@@ -56,24 +62,28 @@ def launches(result: Any) -> list[Any]:
         (4096, FftCut((8, 8, 8, 8), 4096)),
     ],
 )
-def test_each_cut_transforms(n: int, cut: FftCut, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_cut_transforms(
+    n: int, cut: FftCut, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(fft.CUTS, (n, 4), cut)
     z = numbers((301 if n <= 256 else 5, n))
-    x = tc.tensor(z, device="emu")
+    x = tc.tensor(z, device=device)
     check(tc.fft.fft(x), np.fft.fft(z.astype(complex)))
     check(tc.fft.ifft(x.T, dim=0), np.fft.ifft(z.astype(complex).T, axis=0))
 
 
 @pytest.mark.parametrize("n", [4, 6, 16, 22, 64, 120, 256, 1000])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_real_rows_by_halves(n: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_rows_by_halves(
+    n: int, dtype: Any, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fft, "HALVED", {"rfft", "irfft"})
     z = numbers((301 if n <= 64 else 5, n), dtype)
     half = np.ascontiguousarray(z[:, : n // 2 + 1])
-    real = tc.tensor(np.ascontiguousarray(z.real), device="emu")
+    real = tc.tensor(np.ascontiguousarray(z.real), device=device)
     check(tc.fft.rfft(real, norm="ortho"), np.fft.rfft(z.real.astype(float), norm="ortho"), dtype)
-    check(tc.fft.irfft(tc.tensor(half, device="emu"), n=n), np.fft.irfft(half.astype(complex), n),
-          dtype)  # fmt: skip
+    back = tc.fft.irfft(tc.tensor(half, device=device), n=n)
+    check(back, np.fft.irfft(half.astype(complex), n), dtype)
 
 
 def test_rows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +107,11 @@ def test_long_rows_pass_through_memory_twice() -> None:
         assert len(launches(tc.fft.fft(x, dim=dim + 1 if dim >= 0 else dim))) == 1
 
 
-@pytest.mark.parametrize("shape", [(8192,), (16384,), (2, 20000)])
-def test_values_of_long_rows(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(8192,), (16384,), (2, 20000), (1 << 17,)])
+def test_values_of_long_rows(shape: tuple[int, ...], device: str) -> None:
     z = numbers(shape)
-    check(tc.fft.fft(tc.tensor(z, device="emu")), np.fft.fft(z.astype(complex)))
-    check(tc.fft.ifft(tc.tensor(z, device="emu")), np.fft.ifft(z.astype(complex)))
+    check(tc.fft.fft(tc.tensor(z, device=device)), np.fft.fft(z.astype(complex)))
+    check(tc.fft.ifft(tc.tensor(z, device=device)), np.fft.ifft(z.astype(complex)))
 
 
 def test_a_small_target_transforms_long_rows_in_parts() -> None:
