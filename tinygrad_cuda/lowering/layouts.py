@@ -61,10 +61,12 @@ class Layouts:
         return arranged.value
 
     def put_last(self, x: Node) -> Node:
-        """Images with the channels last, of which readers are made; stored so if they are not."""
-        images = self.last(x)
-        if images is None:
-            axes = channels_first(len(x.shape))
+        """Images with the channels last, of which readers are made; stored so if they are not.
+
+        Enlarged images are stored as well: copies of whole boxes follow strides.
+        """
+        images, axes = self.last(x), channels_first(len(x.shape))
+        if images is None or _enlarged(images):
             images = self._others[x, axes] = ew.contiguous(self.as_arranged(x, axes))
             self.arranged[x] = Arranged(images, axes)
         return images
@@ -256,6 +258,15 @@ def _keeps(axes: Shape) -> bool:
 def _spread(x: Node) -> bool:
     """Whether a value's elements are made of few others, or of nothing."""
     return (x.op.kind == "leaf" and x.op is not common.buffer) or x.op is movement.expand
+
+
+def _enlarged(x: Node) -> bool:
+    """Whether movements repeat the elements of a value in memory."""
+    while x.op.kind == "movement":
+        if x.op is movement.expand and x.shape != x.sources[0].shape:
+            return True
+        (x,) = x.sources
+    return False
 
 
 def _like(made: Node, sources: tuple[Node, ...], shape: Shape, **attributes: Any) -> Node:

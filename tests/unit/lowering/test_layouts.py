@@ -221,3 +221,26 @@ def test_group_norms_and_changes_of_scale_keep_the_channels_last() -> None:
     rows = [kernel for kernel in schedule.kernels if kernel.kind == "row_reduce"]
     read = [node for kernel in rows for node in kernel.reads if prod(node.shape) > 1 << 20]
     assert read and all(node.shape[1:3] == (SIZE, SIZE) for node in read)
+
+
+def test_enlarged_images_are_stored_before_they_are_multiplied() -> None:
+    """Products copy boxes of images along strides; a pixel that is read twice has none."""
+    down = nn.Conv2d(CHANNELS, CHANNELS, 3, 2, padding=1)
+    up = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+
+    def program() -> Any:
+        model = nn.ModuleList([down, up]).to("emu")
+        x = tc.tensor(np.zeros((4 * IMAGES, CHANNELS, SIZE, SIZE), np.float32), device="emu")
+        up(F.interpolate(down(x), scale_factor=2)).square().mean().backward()
+        return [p.grad for p in model.parameters()]
+
+    with settings.override(matmul_precision="high"):
+        schedule = plan_of(program)
+    whole = (4 * IMAGES, SIZE, SIZE, CHANNELS)
+    (enlarged,) = (
+        kernel for kernel in schedule.kernels
+        if kernel.kind == "map" and kernel.stores[0].shape == whole
+        and kernel.reads[0].shape == (4 * IMAGES, SIZE // 2, SIZE // 2, CHANNELS)
+    )  # fmt: skip
+    products = [k for k in schedule.kernels if enlarged.stores[0] in k.reads]
+    assert len(products) == 2 and all(k.choice and "tf32" in k.choice.tier for k in products)
