@@ -1,7 +1,7 @@
-// rfft of 600 rows of 120 points, radices 3 5 8, 5 rows a block, 1260000 FLOPs: rfft.
+// rfft of 600 rows of 120 points, radices 2 3 5 4, 5 rows a block, 1260000 FLOPs: rfft.
 // Stores rfft (600, 61) complex64.
 // Grid 120 x 256 threads, 580800 bytes moved at least.
-TGC_STAGE(fft_rfft_d626429bba,
+TGC_STAGE(fft_rfft_3c513f07a4,
   const float* in0;
   tgc_complex<float>* out0;
 ) {
@@ -10,14 +10,15 @@ TGC_STAGE(fft_rfft_d626429bba,
     tgc_complex<float> v[1][3];
     {
       const int item = threadIdx.x;
-      if (item < 200) {
-        const int own = item / 40, j = item % 40;
+      if (item < 100) {
+        const int own = item / 20, j = item % 20;
         const int row = virtual_block * 5 + own;
 #pragma unroll
         for (int r = 0; r < 3; r++) {
-          const int point = j + r * 40;
-          const float in0 = tgc_load(p.in0, row * 120 + point);
-          tgc_complex<float> value = in0;
+          const int point = j + r * 20;
+          const float in0 = tgc_load(p.in0, row * 120 + point * 2);
+          const float in0_1 = tgc_load(p.in0, row * 120 + point * 2 + 1);
+          tgc_complex<float> value = tgc_complex_of(in0, in0_1);
           v[0][r] = value;
         }
         tgc_fft_butterfly<3>(v[0]);
@@ -25,9 +26,9 @@ TGC_STAGE(fft_rfft_d626429bba,
     }
     {
       const int item = threadIdx.x;
-      if (item < 200) {
-        const int own = item / 40, j = item % 40;
-        tgc_complex<float>* const target = line + own * 120 + j * 3;
+      if (item < 100) {
+        const int own = item / 20, j = item % 20;
+        tgc_complex<float>* const target = line + own * 60 + j * 3;
 #pragma unroll
         for (int r = 0; r < 3; r++) target[r] = v[0][r];
       }
@@ -38,11 +39,11 @@ TGC_STAGE(fft_rfft_d626429bba,
     tgc_complex<float> v[1][5];
     {
       const int item = threadIdx.x;
-      if (item < 120) {
-        const int own = item / 24, j = item % 24;
-        const tgc_complex<float>* const source = line + own * 120 + j;
+      if (item < 60) {
+        const int own = item / 12, j = item % 12;
+        const tgc_complex<float>* const source = line + own * 60 + j;
 #pragma unroll
-        for (int r = 0; r < 5; r++) v[0][r] = source[r * 24];
+        for (int r = 0; r < 5; r++) v[0][r] = source[r * 12];
         tgc_fft_turn<3, 5>(v[0], j % 3);
         tgc_fft_butterfly<5>(v[0]);
       }
@@ -50,43 +51,51 @@ TGC_STAGE(fft_rfft_d626429bba,
     __syncthreads();
     {
       const int item = threadIdx.x;
-      if (item < 120) {
-        const int own = item / 24, j = item % 24;
-        tgc_complex<float>* const target = line + own * 120 + j / 3 * 15 + j % 3;
+      if (item < 60) {
+        const int own = item / 12, j = item % 12;
+        tgc_complex<float>* const target = line + own * 60 + j / 3 * 15 + j % 3;
 #pragma unroll
         for (int r = 0; r < 5; r++) target[r * 3] = v[0][r];
       }
     }
     __syncthreads();
   }
-  {  // radix 8 of transforms of 15 points
-    tgc_complex<float> v[1][8];
+  {  // radix 4 of transforms of 15 points
+    tgc_complex<float> v[1][4];
     {
       const int item = threadIdx.x;
       if (item < 75) {
         const int own = item / 15, j = item % 15;
-        const tgc_complex<float>* const source = line + own * 120 + j;
+        const tgc_complex<float>* const source = line + own * 60 + j;
 #pragma unroll
-        for (int r = 0; r < 8; r++) v[0][r] = source[r * 15];
-        tgc_fft_turn<15, 8>(v[0], j);
-        tgc_fft_butterfly<8>(v[0]);
+        for (int r = 0; r < 4; r++) v[0][r] = source[r * 15];
+        tgc_fft_turn<15, 4>(v[0], j);
+        tgc_fft_butterfly<4>(v[0]);
       }
     }
+    __syncthreads();
     {
       const int item = threadIdx.x;
       if (item < 75) {
         const int own = item / 15, j = item % 15;
-        const int row = virtual_block * 5 + own;
+        tgc_complex<float>* const target = line + own * 60 + j;
 #pragma unroll
-        for (int r = 0; r < 8; r++) {
-          const int point = j + r * 15;
-          if (point < 61) {
-            const tgc_complex<float> value = v[0][r];
-            tgc_store(p.out0, row * 61 + point, value);
-          }
-        }
+        for (int r = 0; r < 4; r++) target[r * 15] = v[0][r];
       }
     }
+    __syncthreads();
+  }
+  // frequencies k and m - k of a real row, from those of its even and odd points as complex numbers
+#pragma unroll 4
+  for (int item = threadIdx.x; item < 155; item += 256) {
+    const int own = item / 31, k = item % 31;
+    const int other = k == 0 ? 0 : 60 - k;
+    const int row = virtual_block * 5 + own;
+    const tgc_complex<float>* const source = line + own * 60;
+    tgc_complex<float> low = source[k], high = source[other];
+    tgc_fft_part(low, high, tgc_fft_listed<float, 60, 2, 1>(1, k));
+    tgc_store(p.out0, row * 61 + k, low);
+    tgc_store(p.out0, row * 61 - k + 60, high);
   }
 }
 
