@@ -87,6 +87,10 @@ class MultiheadAttention(Module):
         parameter("bias_v", add_bias_kv, 1, 1, embed_dim)
         self.reset_parameters()
 
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        return self.kdim == self.embed_dim and self.vdim == self.embed_dim
+
     def reset_parameters(self) -> None:
         """Projections from Xavier's uniform distribution, biases zero."""
         for weight in (
@@ -101,6 +105,8 @@ class MultiheadAttention(Module):
         for extra in (self.bias_k, self.bias_v):
             if extra is not None:
                 init.xavier_normal_(extra)
+
+    _reset_parameters = reset_parameters  # PyTorch's name, which models call
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,

@@ -48,6 +48,12 @@ class _Numbered(Module):
         self._modules.clear()
         self._modules.update(left)
 
+    def pop(self, index: int | slice) -> Any:
+        """Takes a module out; the numbers after it shrink by one."""
+        taken = self[index]
+        del self[index]
+        return taken
+
     def __len__(self) -> int:
         return len(self._modules)
 
@@ -157,6 +163,16 @@ class ModuleDict(Module):
 
     def __delitem__(self, key: str) -> None:
         del self._modules[key]
+
+    def pop(self, key: str) -> Module:
+        """Takes a module out."""
+        taken = self[key]
+        del self[key]
+        return taken
+
+    def clear(self) -> None:
+        """Takes all modules out."""
+        self._modules.clear()
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -302,6 +318,50 @@ class ParameterDict(Module):
         """Adds or replaces parameters."""
         for key, value in parameters.items():
             self[key] = value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The parameter of a name, or `default`."""
+        return getattr(self, key) if key in self._keys else default
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The parameter of a name, which is `default` from now on if there is none."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: str) -> Any:
+        """Takes a parameter out.
+
+        Raises:
+            KeyError: there is none.
+        """
+        taken = self[key]
+        del self[key]
+        return taken
+
+    def popitem(self) -> tuple[str, Any]:
+        """Takes the last parameter out; its name and it.
+
+        Raises:
+            KeyError: there is none.
+        """
+        if not self._keys:
+            raise KeyError("the ParameterDict is empty")
+        key = next(reversed(self._keys))
+        return key, self.pop(key)
+
+    def clear(self) -> None:
+        """Takes all parameters out."""
+        for key in list(self._keys):
+            del self[key]
+
+    def copy(self) -> Self:
+        """Another dict with the same parameters."""
+        return type(self)(dict(self.items()))
+
+    def fromkeys(self, keys: Iterable[str], default: Any = None) -> Self:
+        """A new dict with `default` under each name."""
+        return type(self)(dict.fromkeys(keys, default))
 
     def extra_repr(self) -> str:
         return "\n".join(f"({key}): {_described(value)}" for key, value in self.items())

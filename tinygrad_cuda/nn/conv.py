@@ -81,14 +81,13 @@ class _Conv(Module):
         )
         return pad(input, F.stretched(pads), _MODES[self.padding_mode])
 
-    def _call(self, function: Any, input: Tensor) -> Tensor:
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            input, padding = self._extended(input), 0
-        result: Tensor = function(
-            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
+    @property
+    def _reversed_padding_repeated_twice(self) -> list[int]:
+        """Both ends of each axis, the last axis first, as `nn.functional.pad` takes them."""
+        pads = F.padding_pairs(
+            type(self).__name__, self.padding, self.kernel_size, self.stride, self.dilation
         )
-        return result
+        return list(F.stretched(pads))
 
     def extra_repr(self) -> str:
         text = (f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
@@ -118,15 +117,24 @@ class _Forward(_Conv):
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             padding_mode, device, dtype,
         )  # fmt: skip
+        self.output_padding = (0,) * self.rank
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, self.weight, self.bias)
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with another weight and bias; subclasses call it, as in PyTorch."""
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            input, padding = self._extended(input), 0
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[self.rank - 1]
+        return convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Conv1d(_Forward):
     """`conv1d` with a weight (O, C / groups, K) and a bias (O,) of its own; see `Conv2d`."""
 
     rank = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._call(F.conv1d, input)
 
 
 class Conv2d(_Forward):
@@ -155,17 +163,11 @@ class Conv2d(_Forward):
 
     rank = 2
 
-    def forward(self, input: Tensor) -> Tensor:
-        return self._call(F.conv2d, input)
-
 
 class Conv3d(_Forward):
     """`conv3d` with a weight (O, C / groups, K, L, M) and a bias (O,) of its own; see `Conv2d`."""
 
     rank = 3
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._call(F.conv3d, input)
 
 
 class _Transposed(_Conv):

@@ -21,9 +21,18 @@ Hooks = list[Callable[..., Any]]
 Gradients = tuple[Any, ...]
 
 
-def add_hook(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
-    """Adds a hook to a table of them; the handle takes it away."""
-    return entered(hooks, next(_numbers), hook)
+def add_hook(
+    hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any], prepend: bool = False
+) -> RemovableHandle:
+    """Adds a hook to a table of them, before the others or after; the handle takes it away."""
+    handle = entered(hooks, next(_numbers), hook)
+    if prepend:
+        last = next(reversed(hooks))
+        others = {key: value for key, value in hooks.items() if key != last}
+        hooks_of_all = {last: hooks[last], **others}
+        hooks.clear()
+        hooks.update(hooks_of_all)
+    return handle
 
 
 class GradientHooks:

@@ -196,7 +196,7 @@ class LazyConvTranspose3d(_LazyTransposed, conv.ConvTranspose3d):
 
 class _LazyNorm(LazyModuleMixin, normalization._Norm):
     def _shapes(self, input: Tensor) -> dict[str, tuple[int, ...]]:
-        self._check(input)
+        self._check_input_dim(input)
         single = len(self.dims) > 1 and isinstance(self, normalization._InstanceNorm)
         axis = 0 if single and input.ndim == min(self.dims) else 1
         self.num_features = input.shape[axis]

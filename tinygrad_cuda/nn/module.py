@@ -106,6 +106,7 @@ class Module(StateHooks):
         fields["_temporary"] = set()  # names of buffers that are not part of the state
         fields["_forward_hooks"] = {}
         fields["_forward_pre_hooks"] = {}
+        fields["_hooks_with_kwargs"] = set()  # keys of forward hooks that take keyword arguments
         fields["_backward_hooks"] = {}
         fields["_backward_pre_hooks"] = {}
         fields["_state_hooks"] = {kind: {} for kind in KINDS}
@@ -203,9 +204,11 @@ class Module(StateHooks):
             path.clear()
 
     def _call_with_hooks(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        for hook in list(self._forward_pre_hooks.values()):
-            replaced = hook(self, inputs)
-            if replaced is not None:
+        named = self._hooks_with_kwargs
+        for key, hook in list(self._forward_pre_hooks.items()):
+            if key in named:
+                inputs, options = hook(self, inputs, options) or (inputs, options)
+            elif (replaced := hook(self, inputs)) is not None:
                 inputs = replaced if isinstance(replaced, tuple) else (replaced,)
         before = list(self._backward_pre_hooks.values())
         after = list(self._backward_hooks.values())
@@ -213,8 +216,9 @@ class Module(StateHooks):
         if gradients is not None:
             inputs = gradients.inputs(inputs)
         output = self.forward(*inputs, **options)
-        for hook in list(self._forward_hooks.values()):
-            replaced = hook(self, inputs, output)
+        for key, hook in list(self._forward_hooks.items()):
+            extra = (options,) if key in named else ()
+            replaced = hook(self, inputs, *extra, output)
             output = output if replaced is None else replaced
         return output if gradients is None else gradients.outputs(output)
 
@@ -235,7 +239,7 @@ class Module(StateHooks):
         if isinstance(value, Parameter):
             self._register("_parameters", name, value)
         elif isinstance(value, Module):
-            self._register("_modules", name, value)
+            self._register("_modules", name, value, assigned=True)
         elif isinstance(value, Buffer):
             self._register("_buffers", name, value)
             (self._temporary.discard if value.persistent else self._temporary.add)(name)
@@ -276,7 +280,7 @@ class Module(StateHooks):
         names = [name for table in tables for name in fields.get(table, ())]
         return sorted({*super().__dir__(), *names})
 
-    def _register(self, table: str, name: str, value: Any) -> None:
+    def _register(self, table: str, name: str, value: Any, assigned: bool = False) -> None:
         structure.version += 1
         fields = self.__dict__
         if table not in fields:
@@ -288,7 +292,8 @@ class Module(StateHooks):
                 "Module", "not a name for an attribute", expect="a name without dots",
                 actual=repr(name),
             )  # fmt: skip
-        if hasattr(type(self), name):
+        # PyTorch lets an assigned module have the name of a method, which still answers to it.
+        if hasattr(type(self), name) and not (assigned and table == "_modules"):
             raise _taken(name, f"{type(self).__name__}.{name} belongs to the class")
         for other in ("_parameters", "_buffers", "_modules"):
             fields[other].pop(name, None) if other != table else None
@@ -433,18 +438,12 @@ class Module(StateHooks):
         """
         state = OrderedDict() if destination is None else destination
         self._before_saving(prefix, keep_vars)
-        for name, value in self._persistent():
-            state[prefix + name] = value if keep_vars else value.detach()
+        self._save_to_state_dict(state, prefix, keep_vars)
         for name, module in self._modules.items():
             if module is not None:
                 module.state_dict(destination=state, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
         self._after_saving(state, prefix)
         return state
-
-    def _persistent(self) -> list[tuple[str, Tensor]]:
-        """What belongs to the state of this module alone."""
-        buffers = [pair for pair in self._buffers.items() if pair[0] not in self._temporary]
-        return [(name, v) for name, v in (*self._parameters.items(), *buffers) if v is not None]
 
     # Changing the whole tree -------------------------------------------------------------------
 
@@ -469,22 +468,26 @@ class Module(StateHooks):
         for parameter in self.parameters():
             clear(parameter, set_to_none)
 
-    def _convert(self, convert: Callable[[Tensor], Tensor]) -> Self:
-        """Replaces the value of every parameter, gradient and buffer; Parameters stay objects."""
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Replaces the value of every parameter, gradient and buffer; Parameters stay objects.
+
+        `to` and the like come here; subclasses override it, as in PyTorch.
+        """
         structure.version += 1
+        for module in self.children() if recurse else ():
+            module._apply(fn)
         with gradient_mode(False):
-            for module in self.modules():
-                for parameter in module._parameters.values():
-                    if parameter is not None:
-                        place(parameter, convert(parameter.detach()))
-                        leaf = parameter.accumulator
-                        if leaf is not None and leaf.grad is not None:
-                            leaf.grad = convert(leaf.grad)
-                for name, buffer in module._buffers.items():
-                    if isinstance(buffer, Buffer):
-                        place(buffer, convert(buffer))
-                    elif buffer is not None:
-                        module._buffers[name] = convert(buffer)
+            for parameter in self._parameters.values():
+                if parameter is not None:
+                    place(parameter, fn(parameter.detach()))
+                    leaf = parameter.accumulator
+                    if leaf is not None and leaf.grad is not None:
+                        leaf.grad = fn(leaf.grad)
+            for name, buffer in self._buffers.items():
+                if isinstance(buffer, Buffer):
+                    place(buffer, fn(buffer))
+                elif buffer is not None:
+                    self._buffers[name] = fn(buffer)
         return self
 
     def to(self, *targets: Any, device: Any = None, dtype: Any = None, **options: Any) -> Self:
@@ -519,15 +522,19 @@ class Module(StateHooks):
             fits = order is not None and layouts.RANKS.get(order, tensor.ndim) == tensor.ndim
             return result.contiguous(memory_format=order) if fits else result
 
-        return self._convert(convert)
+        return self._apply(convert)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
         """Moves parameters and buffers to a device without their values, such as from ``meta``."""
-        return self._convert(lambda tensor: empty_like(tensor, device=device))
+        return self._apply(lambda tensor: empty_like(tensor, device=device), recurse=recurse)
 
     def type(self, dst_type: Any) -> Self:
         """Parameters and buffers in another dtype, integers too."""
-        return self._convert(lambda tensor: tensor.type(dst_type))
+        return self._apply(lambda tensor: tensor.type(dst_type))
+
+    def share_memory(self) -> Self:
+        """Nothing to do: a process does not see another's parameters here."""
+        return self
 
     def cpu(self) -> Self:
         """``to("cpu")``."""
@@ -555,21 +562,43 @@ class Module(StateHooks):
 
     # Hooks -----------------------------------------------------------------------------------
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
         """Calls ``hook(module, inputs, output)`` after `forward`; its result replaces the output.
 
+        Args:
+            hook: what is called.
+            prepend: before the hooks that are there, instead of after them.
+            with_kwargs: ``hook(module, inputs, options, output)`` instead.
+
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return add_hook(self._forward_hooks, hook)
+        handle = add_hook(self._forward_hooks, hook, prepend)
+        self._note_kwargs(self._forward_hooks, prepend, with_kwargs)
+        return handle
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
         """Calls ``hook(module, inputs)`` before `forward`; its result replaces the inputs.
 
+        Args:
+            hook: what is called.
+            prepend: before the hooks that are there, instead of after them.
+            with_kwargs: ``hook(module, inputs, options)`` instead; its result is a pair.
+
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return add_hook(self._forward_pre_hooks, hook)
+        handle = add_hook(self._forward_pre_hooks, hook, prepend)
+        self._note_kwargs(self._forward_pre_hooks, prepend, with_kwargs)
+        return handle
+
+    def _note_kwargs(self, hooks: dict[int, Any], prepend: bool, with_kwargs: bool) -> None:
+        if with_kwargs:
+            self._hooks_with_kwargs.add(next(iter(hooks) if prepend else reversed(hooks)))
 
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
@@ -581,7 +610,9 @@ class Module(StateHooks):
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return add_hook(self._backward_hooks, hook)
+        return add_hook(self._backward_hooks, hook, prepend)
+
+    register_backward_hook = register_full_backward_hook
 
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
@@ -593,13 +624,17 @@ class Module(StateHooks):
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return add_hook(self._backward_pre_hooks, hook)
+        return add_hook(self._backward_pre_hooks, hook, prepend)
 
     # Text ------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses; layers write it."""
         return ""
+
+    def _get_name(self) -> str:
+        """The name of the class, which `repr` shows; subclasses override it, as in PyTorch."""
+        return type(self).__name__
 
     def __repr__(self) -> str:
         lines = [line for line in self.extra_repr().split("\n") if line]
@@ -608,9 +643,9 @@ class Module(StateHooks):
             for name, module in self._modules.items()
         ]
         if not children and len(lines) <= 1:
-            return f"{type(self).__name__}({''.join(lines)})"
+            return f"{self._get_name()}({''.join(lines)})"
         body = "".join(f"\n  {line}" for line in (*lines, *children))
-        return f"{type(self).__name__}({body}\n)"
+        return f"{self._get_name()}({body}\n)"
 
 
 def _taken(name: str, by: str) -> NameTakenError:

@@ -62,7 +62,7 @@ class _Norm(Module):
         if self.bias is not None:
             init.zeros_(self.bias)
 
-    def _check(self, input: Tensor) -> None:
+    def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim not in self.dims:
             raise ShapeError(
                 type(self).__name__,
@@ -101,7 +101,7 @@ class _BatchNorm(_Norm):
             return 1.0 / self.num_batches_tracked.to(self.running_mean.dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        self._check(input)
+        self._check_input_dim(input)
         if self.training:  # before the batch is counted
             F.check_channels(
                 "batch_norm", input, running_mean=self.running_mean, weight=self.weight
@@ -169,7 +169,7 @@ class SyncBatchNorm(_BatchNorm):
         )
         self.process_group = process_group
 
-    def _check(self, input: Tensor) -> None:
+    def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
             raise ShapeError(
                 "SyncBatchNorm", "the number of dimensions does not fit", expect="at least 2",
@@ -203,7 +203,7 @@ class _InstanceNorm(_Norm):
         )
 
     def forward(self, input: Tensor) -> Tensor:
-        self._check(input)
+        self._check_input_dim(input)
         single = input.ndim == min(self.dims)
         output = F.instance_norm(
             input.unsqueeze(0) if single else input, self.running_mean, self.running_var,
@@ -297,6 +297,11 @@ class RMSNorm(Module):
         )
         self.register_parameter("weight", None if scale is None else Parameter(scale))
 
+    def reset_parameters(self) -> None:
+        """Scale 1."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
@@ -339,6 +344,13 @@ class GroupNorm(Module):
         shift = zeros(num_channels, device=device, dtype=dtype) if affine and bias else None
         self.register_parameter("weight", None if scale is None else Parameter(scale))
         self.register_parameter("bias", None if shift is None else Parameter(shift))
+
+    def reset_parameters(self) -> None:
+        """Scale 1 and shift 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)

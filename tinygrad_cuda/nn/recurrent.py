@@ -207,6 +207,19 @@ class RNNBase(Module):
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
+    @property
+    def all_weights(self) -> list[list[Parameter]]:
+        """The parameters of each layer and direction."""
+        suffixes = [s for layer in range(self.num_layers) for s in self._suffixes(layer)]
+        return [
+            [value for name, value in self._parameters.items() if name.endswith(suffix)]
+            for suffix in suffixes
+        ]
+
+    @property
+    def _flat_weights(self) -> list[Parameter]:
+        return [value for values in self.all_weights for value in values]
+
     def flatten_parameters(self) -> None:
         """Nothing to do: parameters need no common memory here."""
 
@@ -538,7 +551,11 @@ class RNNCellBase(Module):
         self.weight_hh = Parameter(empty(rows, hidden_size, **own))
         for name in ("bias_ih", "bias_hh"):
             self.register_parameter(name, Parameter(empty(rows, **own)) if bias else None)
-        bound = 1.0 / math.sqrt(hidden_size)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new values from U(-k, k), ``k = 1 / sqrt(hidden_size)``."""
+        bound = 1.0 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 

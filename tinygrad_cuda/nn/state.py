@@ -74,7 +74,7 @@ def _names_differ(
         parts.append("unexpected: " + ", ".join(unexpected))
     parts += [
         f"{name}: {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
-        for name in _of_other_shapes(own, given)
+        for name in of_other_shapes(own, given)
     ]
     hints = []
     for name in unexpected:
@@ -90,7 +90,7 @@ def _names_differ(
 
 
 def _check_shapes(own: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    wrong = _of_other_shapes(own, values)
+    wrong = of_other_shapes(own, values)
     if wrong:
         raise ShapeError(
             "load_state_dict",
@@ -102,7 +102,7 @@ def _check_shapes(own: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         )
 
 
-def _of_other_shapes(own: Mapping[str, Tensor], given: Mapping[str, Any]) -> list[str]:
+def of_other_shapes(own: Mapping[str, Tensor], given: Mapping[str, Any]) -> list[str]:
     """The names in both whose shapes differ."""
     return [
         name for name, target in own.items()

@@ -7,10 +7,11 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.nn.hooks import add_hook
-from tinygrad_cuda.nn.state import IncompatibleKeys, load
+from tinygrad_cuda.nn.state import IncompatibleKeys, load, of_other_shapes
 from tinygrad_cuda.tensors.tensor import RemovableHandle, Tensor
 
 Hook = Callable[..., Any]
+EXTRA = "_extra_state"
 KINDS = ("save_pre", "save_post", "load_pre", "load_post")
 # The layout's version that PyTorch passes to hooks.
 METADATA = {"version": 1}
@@ -23,6 +24,7 @@ class StateHooks:
     _buffers: dict[str, Any]
     _modules: dict[str, Any]
     _parameters: dict[str, Any]
+    _temporary: set[str]
 
     def get_submodule(self, target: str) -> Any:
         """The module below that has the dotted name `target`; "" is this one.
@@ -36,6 +38,28 @@ class StateHooks:
             if not isinstance(module, StateHooks):
                 raise AttributeError(f"{name!r} in {target!r} is not a Module")
         return module
+
+    def set_submodule(self, target: str, module: Any, strict: bool = False) -> None:
+        """Puts a module under the dotted name `target`.
+
+        Args:
+            target: such as ``features.0``.
+            module: the new one.
+            strict: refuse a name that there is not yet.
+
+        Raises:
+            ArgumentError: `target` is empty, or `module` is no Module.
+            AttributeError: there is nothing above it; or not it, and strict is true.
+        """
+        if not target or not isinstance(module, StateHooks):
+            raise ArgumentError(
+                "set_submodule", "a Module needs a name", expect="a dotted name and a Module",
+                actual=f"{target!r} and {type(module).__name__}",
+            )  # fmt: skip
+        path, _, name = target.rpartition(".")
+        if strict:
+            self.get_submodule(target)
+        setattr(self.get_submodule(path), name, module)
 
     def get_parameter(self, target: str) -> Any:
         """The Parameter with the dotted name `target`.
@@ -108,10 +132,82 @@ class StateHooks:
         """
         return self._add("load_post", hook)
 
+    def _register_load_state_dict_pre_hook(
+        self, hook: Hook, with_module: bool = False
+    ) -> RemovableHandle:
+        """The older name of `register_load_state_dict_pre_hook`; the hook gets no module."""
+        without = hook if with_module else (lambda module, *others: hook(*others))
+        return self._add("load_pre", without)
+
+    def _register_state_dict_hook(self, hook: Hook) -> RemovableHandle:
+        """The older name of `register_state_dict_post_hook`."""
+        return self._add("save_post", hook)
+
     def _add(self, kind: str, hook: Hook) -> RemovableHandle:
         return add_hook(self._state_hooks[kind], hook)
 
     # Use -----------------------------------------------------------------------------------
+
+    def get_extra_state(self) -> Any:
+        """What `state_dict` contains besides Tensors; subclasses write it with `set_extra_state`.
+
+        Raises:
+            NotImplementedError: the class has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no get_extra_state")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Takes what `get_extra_state` gave, when a state is loaded.
+
+        Raises:
+            NotImplementedError: the class has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no set_extra_state")
+
+    def _persistent(self) -> list[tuple[str, Tensor]]:
+        """What belongs to the state of this module alone."""
+        buffers = [pair for pair in self._buffers.items() if pair[0] not in self._temporary]
+        return [(name, v) for name, v in (*self._parameters.items(), *buffers) if v is not None]
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Enters the state of this module alone; subclasses override it, as in PyTorch."""
+        for name, value in self._persistent():
+            destination[prefix + name] = value if keep_vars else value.detach()
+        if type(self).get_extra_state is not StateHooks.get_extra_state:
+            destination[prefix + EXTRA] = self.get_extra_state()
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Writes the values of this module alone at once, for overrides that call it.
+
+        Args:
+            state_dict: values by name.
+            prefix: of this module's names.
+            local_metadata: as hooks get it.
+            strict: whether names of no use are reported.
+            missing_keys, unexpected_keys, error_msgs: what is wrong is appended to them.
+        """
+        own = {prefix + name: value for name, value in self._persistent()}
+        assign = bool(local_metadata.get("assign_to_params_buffers", False))
+        given = {name: state_dict[name] for name in own if name in state_dict}
+        wrong = of_other_shapes(own, given)
+        error_msgs += [
+            f"{name}: {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+            for name in wrong
+        ]
+        fitting = {name: value for name, value in given.items() if name not in wrong}
+        load({name: own[name] for name in fitting}, fitting, True, assign)
+        missing_keys += [name for name in own if name not in given]
+        if strict:
+            unexpected_keys += self._of_nobody(state_dict, prefix)
+
+    def _of_nobody(self, state_dict: Any, prefix: str) -> list[str]:
+        """Names below `prefix` that neither this module nor one below it can have."""
+        own = {name for name, _ in self._persistent()} | {EXTRA, *self._modules}
+        names = [name for name in state_dict if name.startswith(prefix)]
+        return [name for name in names if name[len(prefix) :].split(".")[0] not in own]
 
     def _before_saving(self, prefix: str, keep_vars: bool) -> None:
         for hook in list(self._state_hooks["save_pre"].values()):
@@ -144,31 +240,74 @@ class StateHooks:
                 actual=type(state_dict).__name__,
                 hint="other.state_dict()" if hasattr(state_dict, "state_dict") else None,
             )  # fmt: skip
-        hooks: list[tuple[str, StateHooks, Hook]] = []
-        given, keys = dict(state_dict), IncompatibleKeys([], [])
-        errors: list[str] = []
-        modules = list(self.named_modules())  # type: ignore[attr-defined]
+        return _Loading(self, state_dict, strict, assign).run()
+
+
+class _Loading:
+    """One call of `load_state_dict`.
+
+    A class that overrides `_load_from_state_dict` loads its own names, and what it appends to the
+    lists is reported; the others' values are written together, when all of them fit.
+    """
+
+    def __init__(
+        self, module: StateHooks, state: Mapping[str, Any], strict: bool, assign: bool
+    ) -> None:
+        self.module, self.strict, self.assign = module, strict, assign
+        self.given, self.keys = dict(state), IncompatibleKeys([], [])
+        self.errors: list[str] = []
+        self.after: list[tuple[StateHooks, Hook]] = []
+        self.own: dict[str, Tensor] = {}
+        self.extra: list[tuple[StateHooks, str]] = []
+
+    def run(self) -> IncompatibleKeys:
+        modules = self.module.named_modules(remove_duplicate=False)  # type: ignore[attr-defined]
         for name, module in modules:
-            prefix = f"{name}." if name else ""
-            for hook in list(module._state_hooks["load_pre"].values()):
-                hook(module, given, prefix, dict(METADATA), strict, *keys, errors)
-            # A module's hook comes after those of the modules below it.
-            after = [(name, module, hook) for hook in module._state_hooks["load_post"].values()]
-            hooks = after + hooks
-        if errors:
+            self._enter(module, f"{name}." if name else "")
+        if self.errors:
             raise ArgumentError(
-                "load_state_dict", "a hook refused the state", expect="a state that it accepts",
-                actual="\n".join(errors),
+                "load_state_dict", "a module or its hook refused the state",
+                expect="a state that it accepts", actual="\n".join(self.errors),
             )  # fmt: skip
+        states = [(module, key, self.given.pop(key)) for module, key in self.extra]
+        reported = bool(self.after or any(self.keys))
+        result = load(
+            self.own, self.given, self.strict, self.assign, self._report if reported else None
+        )
+        for module, _, state in states:
+            module.set_extra_state(state)
+        return result
 
-        def report(incompatible: IncompatibleKeys) -> None:
-            for ours, theirs in zip(incompatible, keys):
-                ours.extend(name for name in theirs if name not in ours)
-            for _, module, hook in hooks:
-                _check_nothing("load_state_dict", hook(module, incompatible))
+    def _enter(self, module: StateHooks, prefix: str) -> None:
+        for hook in list(module._state_hooks["load_pre"].values()):
+            hook(module, self.given, prefix, dict(METADATA), self.strict, *self.keys, self.errors)
+        # A module's hook comes after those of the modules below it.
+        hooks = [(module, hook) for hook in module._state_hooks["load_post"].values()]
+        self.after = hooks + self.after
+        if type(module)._load_from_state_dict is StateHooks._load_from_state_dict:
+            self.own.update((prefix + name, value) for name, value in module._persistent())
+        else:
+            self._by_module(module, prefix)
+        if type(module).set_extra_state is not StateHooks.set_extra_state:
+            found = prefix + EXTRA in self.given
+            self.extra += [(module, prefix + EXTRA)] if found else []
+            self.keys.missing_keys.extend([] if found else [prefix + EXTRA])
 
-        own = self.state_dict(keep_vars=True)  # type: ignore[attr-defined]
-        return load(own, given, strict, assign, report if hooks or any(keys) else None)
+    def _by_module(self, module: StateHooks, prefix: str) -> None:
+        """Calls a class's own `_load_from_state_dict`; its names are done with afterwards."""
+        version = getattr(module, "_version", METADATA["version"])
+        metadata = {"version": version, "assign_to_params_buffers": self.assign}
+        # Names that differ are always collected: `strict` decides what is done with them.
+        module._load_from_state_dict(self.given, prefix, metadata, True, *self.keys, self.errors)
+        own = {prefix + name for name, _ in module._persistent()}
+        for name in own.union(module._of_nobody(self.given, prefix)):
+            self.given.pop(name, None)
+
+    def _report(self, incompatible: IncompatibleKeys) -> None:
+        for ours, theirs in zip(incompatible, self.keys):
+            ours.extend(name for name in theirs if name not in ours)
+        for module, hook in self.after:
+            _check_nothing("load_state_dict", hook(module, incompatible))
 
 
 def _check_nothing(op: str, returned: Any) -> None:

@@ -81,23 +81,28 @@ class TransformerEncoderLayer(Module):
         src_key_padding_mask: Tensor | None = None, is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
         """The layer's output, of src's shape; masks as for `MultiheadAttention`."""
-
-        def attend(x: Tensor) -> Tensor:
-            mixed = self.self_attn(
-                x, x, x, key_padding_mask=src_key_padding_mask, need_weights=False,
-                attn_mask=src_mask, is_causal=is_causal,
-            )[0]  # fmt: skip
-            result: Tensor = self.dropout1(mixed)
-            return result
-
+        masks = (src_mask, src_key_padding_mask, is_causal)
         if self.norm_first:
-            src = src + attend(self.norm1(src))
-            return src + self._feed(self.norm2(src))
-        src = self.norm1(src + attend(src))
-        result: Tensor = self.norm2(src + self._feed(src))
+            src = src + self._sa_block(self.norm1(src), *masks)
+            return src + self._ff_block(self.norm2(src))
+        src = self.norm1(src + self._sa_block(src, *masks))
+        result: Tensor = self.norm2(src + self._ff_block(src))
         return result
 
-    def _feed(self, x: Tensor) -> Tensor:
+    # Subclasses override these blocks, as in PyTorch.
+
+    def _sa_block(
+        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        mixed = self.self_attn(
+            x, x, x, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=attn_mask,
+            is_causal=is_causal,
+        )[0]  # fmt: skip
+        result: Tensor = self.dropout1(mixed)
+        return result
+
+    def _ff_block(self, x: Tensor) -> Tensor:
         inner = self.dropout(self.activation(self.linear1(x)))
         result: Tensor = self.dropout2(self.linear2(inner))
         return result
@@ -143,33 +148,43 @@ class TransformerDecoderLayer(Module):
     ) -> Tensor:  # fmt: skip
         """The layer's output, of tgt's shape; masks as for `MultiheadAttention`."""
 
-        def itself(x: Tensor) -> Tensor:
-            mixed = self.self_attn(
-                x, x, x, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask,
-                is_causal=tgt_is_causal, need_weights=False,
-            )[0]  # fmt: skip
-            result: Tensor = self.dropout1(mixed)
-            return result
-
-        def encoder(x: Tensor) -> Tensor:
-            mixed = self.multihead_attn(
-                x, memory, memory, attn_mask=memory_mask, is_causal=memory_is_causal,
-                key_padding_mask=memory_key_padding_mask, need_weights=False,
-            )[0]  # fmt: skip
-            result: Tensor = self.dropout2(mixed)
-            return result
-
+        own = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+        masks = (memory, memory_mask, memory_key_padding_mask, memory_is_causal)
         x = tgt
         if self.norm_first:
-            x = x + itself(self.norm1(x))
-            x = x + encoder(self.norm2(x))
-            return x + self._feed(self.norm3(x))
-        x = self.norm1(x + itself(x))
-        x = self.norm2(x + encoder(x))
-        result: Tensor = self.norm3(x + self._feed(x))
+            x = x + self._sa_block(self.norm1(x), *own)
+            x = x + self._mha_block(self.norm2(x), *masks)
+            return x + self._ff_block(self.norm3(x))
+        x = self.norm1(x + self._sa_block(x, *own))
+        x = self.norm2(x + self._mha_block(x, *masks))
+        result: Tensor = self.norm3(x + self._ff_block(x))
         return result
 
-    def _feed(self, x: Tensor) -> Tensor:
+    # Subclasses override these blocks, as in PyTorch.
+
+    def _sa_block(
+        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        mixed = self.self_attn(
+            x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
+            need_weights=False,
+        )[0]  # fmt: skip
+        result: Tensor = self.dropout1(mixed)
+        return result
+
+    def _mha_block(
+        self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        mixed = self.multihead_attn(
+            x, mem, mem, attn_mask=attn_mask, is_causal=is_causal,
+            key_padding_mask=key_padding_mask, need_weights=False,
+        )[0]  # fmt: skip
+        result: Tensor = self.dropout2(mixed)
+        return result
+
+    def _ff_block(self, x: Tensor) -> Tensor:
         inner = self.dropout(self.activation(self.linear1(x)))
         result: Tensor = self.dropout3(self.linear2(inner))
         return result
@@ -254,10 +269,14 @@ class Transformer(Module):
         self.decoder = custom_decoder or TransformerDecoder(
             TransformerDecoderLayer(d_model, nhead, **options), num_decoder_layers, norm()
         )
+        self._reset_parameters()
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
+
+    def _reset_parameters(self) -> None:
+        """Matrices from Xavier's uniform distribution; PyTorch's name, which models call."""
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 init.xavier_uniform_(parameter)
-        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
     def forward(
         self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None,
