@@ -73,6 +73,7 @@ from tinygrad_cuda.core.errors import (
     DTypeError,
     GradientError,
     IndexError,
+    LinAlgError,
     MissingFileError,
     NameTakenError,
     NonFiniteError,
@@ -102,7 +103,6 @@ from tinygrad_cuda.tensors.autocast import (
     set_autocast_dtype,
 )
 from tinygrad_cuda.tensors.base import Size
-from tinygrad_cuda.tensors.creation import as_tensor as asarray
 from tinygrad_cuda.tensors.functions import *
 from tinygrad_cuda.tensors.keywords import creates, takes_out
 from tinygrad_cuda.tensors.legacy import ON_HOST, set_default_tensor_type, typename
@@ -146,6 +146,7 @@ __all__ = [
     "DeviceError",
     "GradientError",
     "IndexError",
+    "LinAlgError",
     "MissingFileError",
     "NameTakenError",
     "NonFiniteError",
@@ -170,7 +171,6 @@ __all__ = [
     "arctan2",
     "are_deterministic_algorithms_enabled",
     "array_api",
-    "asarray",
     "autocast",
     "autograd",
     "avg_pool1d",
@@ -318,12 +318,14 @@ __all__ = [
     "subtract",
     "summary",
     "svd",
+    "testing",
     "threshold",
     "threshold_",
     "triplet_margin_loss",
     "true_divide",
     "tune",
     "typename",
+    "types",
     "uint16",
     "uint32",
     "uint64",
@@ -386,8 +388,9 @@ globals().update(checked_names(globals(), __name__, __all__))
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
 _LATE_MODULES = (
-    "_dynamo", "accelerator", "amp", "array_api", "compiler", "data", "distributed", "func", "fx",
-    "hub", "jit", "multiprocessing", "nn", "onnx", "optim", "profiler", "utils", "version",
+    "_dynamo", "_vmap_internals", "accelerator", "amp", "array_api", "compiler", "data",
+    "distributed", "func", "fx", "hub", "jit", "multiprocessing", "nn", "onnx", "optim",
+    "profiler", "testing", "types", "utils", "version",
 )  # fmt: skip
 _LATE_NAMES = {
     "RawKernel": "kernels.raw",
@@ -438,6 +441,8 @@ if TYPE_CHECKING:
         onnx,
         optim,
         profiler,
+        testing,
+        types,
         utils,
         version,
     )

@@ -6,17 +6,19 @@ Everything that several processes do together is done by one: sums are the value
 from __future__ import annotations
 
 from enum import Enum
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.core.names import missing_from
+from tinygrad_cuda.core.names import also_named, missing_from
 from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
     "ReduceOp", "all_gather", "all_gather_into_tensor", "all_reduce", "barrier", "broadcast",
     "broadcast_object_list", "destroy_process_group", "gather", "get_backend", "get_rank",
     "get_world_size", "init_process_group", "is_available", "is_gloo_available", "is_initialized",
-    "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group", "reduce",
+    "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group", "nn",
+    "reduce",
 ]  # fmt: skip
 
 _backend: list[str] = []
@@ -154,6 +156,21 @@ def gather(
     if gather_list is not None:
         all_gather(gather_list, tensor)
 
+
+def _sum_of_one(tensor: Tensor, op: Any = ReduceOp.SUM, group: Any = None) -> Tensor:
+    """The Tensor: the sum over one process."""
+    return tensor
+
+
+def _list_of_one(tensor: Tensor, group: Any = None) -> tuple[Tensor, ...]:
+    """The Tensors of all processes, of which there is one."""
+    return (tensor,)
+
+
+# What returns a result and passes gradients.
+nn = ModuleType(f"{__name__}.nn", "Functions of all processes that return their result.")
+nn.__dict__.update(all_reduce=_sum_of_one, all_gather=_list_of_one)
+also_named(__name__, {"nn": nn})
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

@@ -25,6 +25,11 @@ def get_dir() -> str:
     return str(_folder.get("hub", settings.cache_dir / "hub"))
 
 
+def _get_torch_home() -> str:
+    """The folder around `get_dir`; copies of torchvision's files ask for it."""
+    return str(Path(get_dir()).parent)
+
+
 def set_dir(d: str | os.PathLike[str]) -> None:
     """Where fetched files go from now on."""
     _folder["hub"] = Path(d).expanduser()

@@ -17,9 +17,10 @@ from tinygrad_cuda.nn.module import Module
 T = TypeVar("T")
 
 __all__ = [
-    "Attribute", "Final", "ScriptFunction", "ScriptModule", "annotate", "export", "ignore",
-    "is_scripting", "is_tracing", "isinstance", "script", "script_if_tracing", "script_method",
-    "trace", "trace_module", "unused",
+    "Attribute", "Final", "ScriptFunction", "ScriptModule", "annotate", "export", "fork", "freeze",
+    "ignore", "is_scripting", "is_tracing", "isinstance", "optimize_for_inference", "script",
+    "script_if_tracing", "script_method",
+    "trace", "trace_module", "unused", "wait",
 ]  # fmt: skip
 
 ScriptModule = Module
@@ -80,6 +81,34 @@ def unused(fn: T) -> T:
 def export(fn: T) -> T:
     """The function itself."""
     return fn
+
+
+def _overload(fn: T) -> T:
+    """The function itself; its other signatures, of which it is one, were for TorchScript."""
+    return fn
+
+
+_overload_method = _overload
+
+
+def freeze(mod: T, *args: Any, **options: Any) -> T:
+    """The Module itself."""
+    return mod
+
+
+def optimize_for_inference(mod: T, *args: Any, **options: Any) -> T:
+    """The Module itself."""
+    return mod
+
+
+def fork(func: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """The result of the function, which is called at once."""
+    return func(*args, **kwargs)
+
+
+def wait(future: T) -> T:
+    """The result that `fork` returned."""
+    return future
 
 
 def script_method(fn: T) -> T:

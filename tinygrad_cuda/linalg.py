@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
 from tinygrad_cuda.tensors import math, reductions
@@ -52,6 +52,7 @@ from tinygrad_cuda.tensors.shaping import vander as _vander
 from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
+    "LinAlgError",
     "cholesky",
     "cholesky_ex",
     "cond",

@@ -62,6 +62,16 @@ def both(text: str) -> None:
         "isinstance(torch.ones(2), torch.autograd.Variable)",
         "torch.typename(torch.ones(2))",
         "torch.typename([])",
+        "torch.typename(torch.ones)[-4:]",
+        "torch.asarray([1, 2], dtype=torch.float64, requires_grad=True)",
+        "torch.asarray(torch.ones(2), copy=True)",
+        "torch.asarray(torch.ones(2, requires_grad=True), requires_grad=False)",
+        "torch.frombuffer(bytearray([1, 0, 2, 0, 3, 0]), dtype=torch.int16)",
+        "torch.frombuffer(bytearray(16), dtype=torch.float32, count=2, offset=4)",
+        "torch.frombuffer(bytearray(4), dtype=torch.float32, requires_grad=True)",
+        "torch.zeros(2, 3, 4).permute(1, 2, 0).dim_order()",
+        "[[torch.can_cast(a, b) for a in (torch.int8, torch.uint8, torch.float32, torch.bool,"
+        " torch.complex64)] for b in (torch.uint8, torch.int32, torch.float16, torch.bool)]",
     ],
 )
 def test_constructors_and_types(text: str) -> None:
@@ -111,6 +121,12 @@ def test_default_tensor_type() -> None:
         "torch.randint(low=0, high=1, size=(2,))",
         "torch.randint(1, size=(3,))",
         "torch.randint(high=1, size=(3,))",
+        "torch.randint_like(torch.ones(2), high=1)",
+        "torch.randint_like(torch.ones(2).long(), low=3, high=4)",
+        "torch.randint_like(torch.ones(2), 4, 5)",
+        "torch.repeat_interleave(torch.tensor([1, 0, 2]))",
+        "torch.as_strided_scatter(torch.zeros(3, 3), torch.arange(2), (2,), (2,))",
+        "torch.spmm(torch.eye(2), torch.ones(2, 3))",
         "torch.randperm(n=1)",
         "torch.ones(2, 3).permute(dims=(1, 0)).shape",
         "torch.permute(torch.ones(2, 3), dims=(1, 0)).shape",
@@ -804,3 +820,87 @@ def test_post_accumulate_hooks_return_nothing() -> None:
         x.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2))
         with pytest.raises(RuntimeError, match="return"):
             x.sum().backward()
+
+
+# Modules of modules -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("_vmap_internals", "_vmap"),
+        ("autograd.anomaly_mode", "detect_anomaly set_detect_anomaly"),
+        ("autograd.grad_mode", "no_grad enable_grad inference_mode set_grad_enabled"),
+        ("distributed.nn", "all_reduce all_gather"),
+        ("jit", "_overload _overload_method freeze optimize_for_inference fork wait"),
+        ("nn.attention", "SDPBackend sdpa_kernel"),
+        ("nn.common_types", "_size_1_t _size_2_t _size_3_t _size_any_t _ratio_any_t"),
+        ("nn.modules", "AdaptiveAvgPool2d BatchNorm2d Conv2d LSTM LazyLinear Linear ReLU Softmax"),
+        ("nn.modules.batchnorm", "BatchNorm2d LazyBatchNorm1d"),
+        ("nn.modules.conv", "Conv2d LazyConv2d"),
+        ("nn.modules.lazy", "LazyModuleMixin"),
+        ("nn.modules.linear", "Linear LazyLinear"),
+        ("nn.modules.utils", "_pair consume_prefix_in_state_dict_if_present"),
+        ("nn.parallel.distributed", "DistributedDataParallel"),
+        ("nn.utils.clip_grad", "clip_grad_norm_ clip_grad_value_"),
+        ("nn.utils.convert_parameters", "parameters_to_vector vector_to_parameters"),
+        ("nn.utils.prune", "l1_unstructured remove BasePruningMethod"),
+        ("nn.utils.stateless", "functional_call"),
+        ("optim.adadelta", "Adadelta"),
+        ("optim.adamw", "AdamW"),
+        ("optim.rmsprop", "RMSprop"),
+        ("testing", "assert_close assert_allclose"),
+        ("types", "Number Device Tensor _int _size _dtype"),
+        ("utils.checkpoint", "checkpoint get_device_states set_device_states"),
+        ("utils.dlpack", "from_dlpack to_dlpack"),
+    ],
+)
+def test_submodules(module: str, names: str) -> None:
+    ours = importlib.import_module(f"tinygrad_cuda.{module}")
+    for name in names.split():
+        getattr(ours, name)
+    if (torch := pytest.importorskip("torch")) and module != "distributed.nn":
+        theirs = importlib.import_module(f"{torch.__name__}.{module}")
+        assert all(hasattr(theirs, name) for name in names.split())
+
+
+def test_permitted_ways_of_attention() -> None:
+    attention = tc.nn.attention
+    x = tc.rand(1, 1, 3, 4)
+    with attention.sdpa_kernel([attention.SDPBackend.MATH, attention.SDPBackend.FLASH_ATTENTION]):
+        tc.nn.functional.scaled_dot_product_attention(x, x, x)
+    with pytest.raises(tc.ArgumentError, match="not a way"), attention.sdpa_kernel("math"):
+        pass
+
+
+def test_a_layer_without_values_of_its_own() -> None:
+    layer = tc.nn.utils.skip_init(tc.nn.Linear, 3, 2, bias=False, device="cpu")
+    assert layer.weight.device.type == "cpu" and layer.bias is None
+
+
+def test_capsules() -> None:
+    x = tc.arange(3)
+    assert tc.utils.dlpack.from_dlpack(tc.utils.dlpack.to_dlpack(x)).tolist() == [0, 1, 2]
+
+
+def test_as_array_and_buffers_refuse() -> None:
+    with pytest.raises(tc.ArgumentError, match="takes a copy"):
+        tc.asarray(tc.ones(2), dtype=tc.float64, copy=False)
+    with pytest.raises(ValueError, match="does not fit"):
+        tc.frombuffer(bytearray(3), dtype=tc.float32)
+    with pytest.raises(tc.ArgumentError, match="no bound"):
+        tc.randint_like(tc.ones(2))
+    with pytest.raises(tc.ArgumentError, match="no counts"):
+        tc.repeat_interleave(tc.ones(2))
+    with pytest.raises(tc.ArgumentError, match="no list of dimensions"):
+        tc.einsum(tc.ones(2), [0, 60])
+    with pytest.raises(tc.linalg.LinAlgError, match="full rank"):
+        tc.linalg.cholesky(-tc.eye(2))
+
+
+def test_a_buffer_shares_its_memory() -> None:
+    numbers = bytearray(8)
+    x = tc.frombuffer(numbers, dtype=tc.int32)
+    x[0] = 1
+    assert numbers[0] == 1
+    assert tc.frombuffer(bytes([7]), dtype=tc.uint8).tolist() == [7]

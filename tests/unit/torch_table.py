@@ -406,6 +406,13 @@ PRODUCTS: dict[str, Row] = {
     "pairwise_distance": Row(
         lambda lib, x, y: _namespace(lib).pairwise_distance(x, y), ("matrix", "matrix2")
     ),
+    "einsum of lists": Row(
+        lambda lib, x, y: lib.einsum(x, [0, 1], y, [2, 1], [2, 0]), ("matrix", "matrix2")
+    ),
+    "einsum of lists and dots": Row(
+        lambda lib, x, y: lib.einsum(x, [..., 3, 51], y, [..., 3, 2]), ("cube", "cube2")
+    ),
+    "spmm": Row(lambda lib, x, y: lib.spmm(x, y.T), ("matrix", "matrix2")),
     "einsum": Row(lambda lib, x, y: lib.einsum("ij,kj->ik", x, y), ("matrix", "matrix2")),
 }
 INPUTS["cube3"] = _numbers(2, 4, 3, seed=5)

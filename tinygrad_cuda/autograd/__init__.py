@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tinygrad_cuda.autograd import functional, graph
+from tinygrad_cuda.autograd import anomaly, functional, graph, modes
 from tinygrad_cuda.autograd.anomaly import (
     detect_anomaly,
     detect_nan,
@@ -20,7 +20,7 @@ from tinygrad_cuda.autograd.modes import (
 )
 from tinygrad_cuda.autograd.variable import Variable
 from tinygrad_cuda.autograd.versioning import check_versions
-from tinygrad_cuda.core.names import missing_from
+from tinygrad_cuda.core.names import also_named, missing_from
 from tinygrad_cuda.tensors.backward import backward, grad
 
 __all__ = [
@@ -44,6 +44,9 @@ __all__ = [
     "set_grad_enabled",
 ]
 
+
+# PyTorch's names of these modules.
+also_named(__name__, {"anomaly_mode": anomaly, "grad_mode": modes})
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

@@ -187,6 +187,10 @@ class ArgumentError(TgcError, ValueError):
     """An argument outside its allowed values."""
 
 
+class LinAlgError(ArgumentError):
+    """A matrix that a factorization does not take: singular, not positive definite, with NaN."""
+
+
 class NameTakenError(ArgumentError, KeyError):
     """A name that cannot be given to a Module's attribute; PyTorch raises a KeyError."""
 

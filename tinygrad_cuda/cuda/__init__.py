@@ -54,6 +54,11 @@ def is_initialized() -> bool:
     return is_available()
 
 
+# PyTorch's word for whether the GPU was used: then a program keeps its random state, too. Here
+# there is one stream of random numbers, on the host.
+_initialized = False
+
+
 def init() -> None:
     """Makes the GPU ready.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
@@ -13,6 +16,39 @@ from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.creation import empty
 from tinygrad_cuda.tensors.layout import fresh, sequence_first_strides
 from tinygrad_cuda.tensors.tensor import Tensor
+
+
+class SDPBackend(Enum):
+    """PyTorch's ways to compute attention, by name; here a shape has one kernel."""
+
+    ERROR = -1
+    MATH = 0
+    FLASH_ATTENTION = 1
+    EFFICIENT_ATTENTION = 2
+    CUDNN_ATTENTION = 3
+    OVERRIDEABLE = 4
+
+
+@contextmanager
+def sdpa_kernel(
+    backends: SDPBackend | list[SDPBackend], set_priority: bool = False
+) -> Iterator[None]:
+    """A block in which some ways are permitted, as in PyTorch; no result depends on it.
+
+    Args:
+        backends: one or several.
+        set_priority: accepted.
+
+    Raises:
+        ArgumentError: something else is given.
+    """
+    given = backends if isinstance(backends, list | tuple) else [backends]
+    if not given or not all(isinstance(backend, SDPBackend) for backend in given):
+        raise ArgumentError(
+            "sdpa_kernel", "not a way to compute attention", expect="SDPBackend, one or several",
+            actual=repr(backends),
+        )  # fmt: skip
+    yield
 
 
 class MultiheadAttention(Module):

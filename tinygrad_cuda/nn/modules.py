@@ -16,6 +16,7 @@ from tinygrad_cuda.nn import (
     embedding,
     flatten,
     functional,
+    lazy,
     linear,
     loss,
     module,
@@ -40,6 +41,14 @@ def _joined(name: str, *modules: ModuleType) -> ModuleType:
     return made
 
 
+for _file in (
+    activation, adaptive, attention, container, conv, distance, dropout, embedding, flatten, lazy,
+    linear, loss, normalization, pooling, recurrent, transformer, vision,
+):  # fmt: skip
+    for _name, _value in vars(_file).items():
+        if isinstance(_value, type) and issubclass(_value, Module) and not _name.startswith("_"):
+            globals()[_name] = _value
+
 # PyTorch's module -> the one here that has its layers.
 also_named(
     __name__,
@@ -47,16 +56,17 @@ also_named(
         "activation": _joined("activation", activation, attention),
         "adaptive": adaptive,
         "attention": attention,
-        "batchnorm": normalization,
+        "batchnorm": _joined("batchnorm", normalization, lazy),
         "channelshuffle": vision,
         "container": container,
-        "conv": conv,
+        "conv": _joined("conv", conv, lazy),
         "distance": distance,
         "dropout": dropout,
         "flatten": flatten,
         "fold": vision,
-        "instancenorm": normalization,
-        "linear": linear,
+        "instancenorm": _joined("instancenorm", normalization, lazy),
+        "lazy": lazy,
+        "linear": _joined("linear", linear, lazy),
         "loss": loss,
         "module": module,
         "normalization": normalization,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.core.names import missing_from
+from tinygrad_cuda.core.names import also_named, missing_from
 from tinygrad_cuda.nn.module import Module
 
 __all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
@@ -85,6 +86,9 @@ def data_parallel(
     _one_device("data_parallel", device_ids)
     return module(*(inputs if isinstance(inputs, tuple) else (inputs,)), **(module_kwargs or {}))
 
+
+# PyTorch has the class in a module of its own.
+also_named(__name__, {"distributed": sys.modules[__name__]})
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

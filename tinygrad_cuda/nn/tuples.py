@@ -25,3 +25,17 @@ _quadruple = _ntuple(4, "_quadruple")
 
 def _reverse_repeat_tuple(t: Iterable[Any], n: int) -> tuple[Any, ...]:
     return tuple(x for x in reversed(tuple(t)) for _ in range(n))
+
+
+def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: str) -> None:
+    """Takes a prefix off the names of a state, in place, such as ``module.`` of a wrapper's.
+
+    Example:
+        >>> state = {"module.weight": 1, "bias": 2}
+        >>> consume_prefix_in_state_dict_if_present(state, "module.")
+        >>> state
+        {'weight': 1, 'bias': 2}
+    """
+    named = {name.removeprefix(prefix): value for name, value in state_dict.items()}
+    state_dict.clear()
+    state_dict.update(named)

@@ -2,8 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.optim import lr_scheduler, swa_utils
+from tinygrad_cuda.core.names import also_named, missing_from
+from tinygrad_cuda.optim import (
+    adam,
+    adam_kin,
+    adaptive,
+    lr_scheduler,
+    resilient,
+    sgd,
+    swa_utils,
+)
 from tinygrad_cuda.optim.adam import Adam, AdamW
 from tinygrad_cuda.optim.adam_kin import Adamax, NAdam, RAdam
 from tinygrad_cuda.optim.adaptive import Adadelta, Adagrad, RMSprop
@@ -41,6 +49,15 @@ __all__ = [
     "swa_utils",
 ]
 
+
+# PyTorch has a module for each optimizer.
+also_named(
+    __name__,
+    {
+        "adadelta": adaptive, "adagrad": adaptive, "adamax": adam_kin, "adamw": adam,
+        "asgd": sgd, "nadam": adam_kin, "radam": adam_kin, "rmsprop": adaptive, "rprop": resilient,
+    },
+)  # fmt: skip
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
-    "arange", "as_tensor", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",
-    "get_default_device", "get_default_dtype", "linspace", "logspace", "ones", "ones_like",
-    "set_default_device", "set_default_dtype", "tensor", "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "frombuffer",
+    "full", "full_like", "get_default_device", "get_default_dtype", "linspace", "logspace", "ones",
+    "ones_like", "set_default_device", "set_default_dtype", "tensor", "zeros", "zeros_like",
 ]  # fmt: skip
 
 DeviceLike = Device | str | int | None
@@ -323,6 +323,73 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
             result = result.to(dtype)
         return result  # type: ignore[no-any-return]
     return tensor(data, dtype, device)
+
+
+def asarray(
+    obj: Any, *, dtype: DTypeLike = None, device: DeviceLike = None, copy: bool | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """A Tensor of the data: `as_tensor` with a say on copies and gradients.
+
+    Args:
+        obj: a Tensor, an array, a number or nested lists.
+        dtype, device: of the result; those of `obj` if left out.
+        copy: True always copies; False refuses to.
+        requires_grad: whether gradients are collected; as for `obj` if left out. False detaches.
+
+    Raises:
+        ArgumentError: `copy` is False, and dtype or device are others.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> a = tc.zeros(2, device="cpu")
+        >>> b = tc.asarray(a, copy=True)
+        >>> b += 1
+        >>> a.tolist(), b.tolist()
+        ([0.0, 0.0], [1.0, 1.0])
+    """
+    result = as_tensor(obj, dtype, device)
+    if copy is False and isinstance(obj, TensorBase) and result is not obj:
+        raise ArgumentError(
+            "asarray", "dtype or device differ, which takes a copy", expect="copy=None",
+            actual="copy=False",
+        )  # fmt: skip
+    if result is obj and copy:
+        result = wrap(result.node)
+    if requires_grad is None or requires_grad is result.requires_grad:
+        return result
+    return as_leaf(result.detach(), requires_grad)
+
+
+def frombuffer(
+    buffer: Any, *, dtype: DTypeLike, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:
+    """A line of the numbers in a buffer, as in `from_numpy`: on the host, in the same memory.
+
+    Args:
+        buffer: bytes, a bytearray, an array or another object with a buffer.
+        dtype: how its bytes are read.
+        count: how many numbers; all of them if negative.
+        offset: how many bytes come before them.
+        requires_grad: whether gradients are collected.
+
+    Raises:
+        ArgumentError: the buffer does not hold that many.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.frombuffer(bytearray([1, 0, 2, 0]), dtype=tc.int16, offset=2).tolist()
+        [2]
+    """
+    wanted = as_dtype(dtype)
+    try:
+        array = np.frombuffer(buffer, wanted.numpy, count, offset)
+    except ValueError as error:
+        raise ArgumentError(
+            "frombuffer", "the buffer does not fit", expect=f"whole numbers of {wanted.name}",
+            actual=str(error),
+        ) from error  # fmt: skip
+    return as_leaf(from_numpy(array) if array.flags.writeable else tensor(array), requires_grad)
 
 
 def full(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
-    "adjoint", "detach", "get_device", "is_conj",
+    "adjoint", "can_cast", "detach", "get_device", "is_conj",
     "is_floating_point", "is_inference", "is_neg", "is_nonzero", "is_same_size", "is_signed",
     "is_tensor", "numel", "promote_types", "resolve_conj", "resolve_neg", "result_type",
 ]  # fmt: skip
@@ -60,6 +60,18 @@ def promote_types(type1: DTypeLike, type2: DTypeLike) -> DType:
         tinygrad_cuda.float16
     """
     return dtypes.promote(as_dtype(type1), as_dtype(type2))
+
+
+def can_cast(from_: DTypeLike, to: DTypeLike) -> bool:
+    """Whether a conversion keeps the kind of numbers: no fraction or imaginary part is lost.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.can_cast(tc.float64, tc.float32), tc.can_cast(tc.float32, tc.int64)
+        (True, False)
+    """
+    source, target = as_dtype(from_), as_dtype(to)
+    return source.category <= target.category
 
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:

@@ -122,10 +122,11 @@ def type_of(tensor: Tensor) -> str:
 
 
 def typename(obj: Any) -> str:
-    """The name of a Tensor's type as of `Tensor.type()`, of anything else that of its class."""
+    """The name of a Tensor's type as of `Tensor.type()`, of a class, or of anything else's."""
     if isinstance(obj, TensorBase):
         return type_of(obj)  # type: ignore[arg-type]
-    return f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
+    named = obj if hasattr(obj, "__qualname__") else type(obj)
+    return f"{named.__module__}.{named.__qualname__}".removeprefix("builtins.")
 
 
 def set_default_tensor_type(t: Any) -> None:

@@ -511,15 +511,21 @@ def randn_like(
 
 def randint_like(
     input: Tensor,
-    low: int,
+    low: int | None = None,
     high: int | None = None,
     *,
     generator: Generator | None = None,
     dtype: DTypeLike = None,
     device: DeviceLike = None,
 ) -> Tensor:
-    """`randint` with the shape, dtype and device of `input`."""
-    low, high = (0, low) if high is None else (low, high)
+    """`randint` with the shape, dtype and device of `input`; one bound alone is `high`.
+
+    Raises:
+        ArgumentError: no bound is given.
+    """
+    if low is None and high is None:
+        raise ArgumentError("randint_like", "no bound is given", expect="high", actual="nothing")
+    low, high = (0, low) if high is None else (low or 0, high)
     options = _like(input, dtype, device)
     drawn = randint(low, high, input.node.shape, generator=generator, **options)
     return copied_strides(drawn, input)

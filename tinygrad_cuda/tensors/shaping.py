@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core import dtypes, layouts
-from tinygrad_cuda.core.dtypes import DType, bool_, int64, number_of
+from tinygrad_cuda.core.dtypes import DType, bool_, int32, int64, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, IndexError, ShapeError
 from tinygrad_cuda.core.shapes import (
     Shape,
@@ -1452,13 +1452,25 @@ def tile(input: Tensor, *counts: Any, dims: Any = None) -> Tensor:
     return repeat(input, (1,) * (len(input.node.shape) - len(counts)) + counts)
 
 
+def _indices_repeated(counts: Tensor) -> Tensor:
+    """Each index of a line of counts as often as its count says."""
+    if counts.node.dtype not in (int32, int64) or counts.ndim != 1:
+        raise ArgumentError(
+            "repeat_interleave", "no counts", expect="int64 or int32 counts in one dimension",
+            actual=f"{counts.node.dtype.name} {counts.node.shape}",
+        )  # fmt: skip
+    indices = np.arange(counts.shape[0], dtype=counts.node.dtype.numpy)
+    return repeat_interleave(as_tensor(indices, device=counts.node.device), counts, 0)
+
+
 def repeat_interleave(
-    input: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None
+    input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
     """Each element along `dim` repeated in place; the flattened tensor without `dim`.
 
     Args:
         repeats: a count for all elements, or a tensor or list with one for each (read at the call).
+            Without it `input` has the counts, of its own indices.
         output_size: accepted; the call computes the size of the result anyway.
 
     Example:
@@ -1466,6 +1478,8 @@ def repeat_interleave(
         >>> tc.tensor([1, 2], device="cpu").repeat_interleave(2).tolist()
         [1, 1, 2, 2]
     """
+    if repeats is None:
+        return _indices_repeated(input)
     if dim is None:
         return repeat_interleave(flatten(input), repeats, 0)
     node = input.node
@@ -1750,7 +1764,8 @@ def as_strided_scatter(
             expect=str(sizes),
             actual=str(src.node.shape),
         )
-    written = indexing.scatter(memory, positions, src.node) if prod(sizes) else memory
+    values = to_dtype(src.node, input.node.dtype)
+    written = indexing.scatter(memory, positions, values) if prod(sizes) else memory
     shape = input.node.shape
     return _read(written, _places("as_strided_scatter", shape, input.strides, start, memory))
 

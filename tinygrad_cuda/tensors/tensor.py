@@ -308,6 +308,19 @@ class Tensor(
         """The strides in elements as PyTorch would give them, or one of them."""
         return self.strides if dim is None else self.strides[dim]
 
+    def dim_order(self, ambiguity_check: bool | list[Any] = False) -> tuple[int, ...]:
+        """The dimensions from the largest stride to the smallest.
+
+        Args:
+            ambiguity_check: accepted as in PyTorch; equal strides keep their order.
+
+        Example:
+            >>> import tinygrad_cuda as tc
+            >>> tc.zeros(2, 3, 4, device="cpu").transpose(0, 2).dim_order()
+            (2, 1, 0)
+        """
+        return tuple(sorted(range(self.ndim), key=lambda dim: -self.strides[dim]))
+
     def is_contiguous(
         self, memory_format: layouts.memory_format = layouts.contiguous_format
     ) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tinygrad_cuda.core.names import missing_from
 
 __all__ = [
-    "_pytree", "checkpoint", "data", "hooks", "metrics", "model_zoo", "tensorboard",
+    "_pytree", "checkpoint", "data", "dlpack", "hooks", "metrics", "model_zoo", "tensorboard",
     "training",
 ]  # fmt: skip
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         _pytree,
         checkpoint,
         data,
+        dlpack,
         hooks,
         metrics,
         model_zoo,

@@ -192,3 +192,15 @@ def _after(node: Node, g: Node) -> Node:
     other = (cotangent == cotangent).to(value.dtype).reshape(shape).expand(value.shape)
     result: Node = where(chosen, value, other).node
     return result
+
+
+def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
+    """The devices of the Tensors given, and the state of random numbers on each, as PyTorch has it.
+
+    There is one stream of random numbers, on the host: no GPU has a state of its own.
+    """
+    return [], []
+
+
+def set_device_states(devices: Sequence[int], states: Sequence[Tensor], **options: Any) -> None:
+    """Accepted as in PyTorch: what `get_device_states` gives is empty."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tinygrad_cuda.core.dtypes import float32, float64
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached
@@ -102,7 +102,7 @@ def _on_host(op: str, function: Callable[..., Any], *tensors: Tensor) -> list[np
         with forks_wait:
             results = function(*arrays)
     except np.linalg.LinAlgError as error:
-        raise ArgumentError(
+        raise LinAlgError(
             op,
             "the computation failed",
             expect="matrices of full rank, or positive definite, without NaN",

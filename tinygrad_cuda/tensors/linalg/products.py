@@ -5,6 +5,7 @@ einsum, baddbmm, tensordot, kron, cross, cdist, ... are compositions of `matmul`
 
 from __future__ import annotations
 
+import string
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "cdist", "chain_matmul",
     "cosine_similarity", "cross", "dot", "einsum", "ger", "inner", "kron", "matmul", "mm", "mv",
-    "outer", "pairwise_distance", "pdist", "tensordot", "vdot",
+    "outer", "pairwise_distance", "pdist", "spmm", "tensordot", "vdot",
 ]  # fmt: skip
 
 
@@ -187,6 +188,11 @@ def _product(op: str, a: Any, b: Any, rank_a: int, rank_b: int) -> Node:
 
 
 @in_half
+def spmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """`mm`, under the name that programs give it for matrices with many zeros."""
+    return mm(input, mat2)
+
+
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices, (m, k) and (k, n)."""
     return wrap(_product("mm", input, mat2, 2, 2))
@@ -266,7 +272,7 @@ def _times(name: str, node: Node, factor: int | float) -> Node:
 
 
 @in_half
-def einsum(equation: str, *operands: Any) -> Tensor:
+def einsum(equation: Any, *operands: Any) -> Tensor:
     """Sums of products by Einstein's convention, as permutations and matrix products.
 
     Args:
@@ -275,6 +281,9 @@ def einsum(equation: str, *operands: Any) -> Tensor:
             diagonal; ``...`` stands for dimensions that are broadcast. Without ``->`` the result
             has the letters that occur once, in alphabetical order.
         operands: as many Tensors as the equation has terms, of one dtype.
+
+    Instead of letters there may be numbers from 0 to 51 and ``...``, in lists behind their operands
+    and behind the last one for the result: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``.
 
     Raises:
         ArgumentError: the equation is malformed or names other operands.
@@ -286,6 +295,8 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         >>> tc.einsum("ii->", a).item(), tc.einsum("ij,kj->ik", a, a).tolist()
         (5.0, [[5.0, 11.0], [11.0, 25.0]])
     """
+    if isinstance(equation, TensorBase):
+        equation, operands = _lettered((equation, *operands))
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
     nodes = [_operand("einsum", operand) for operand in operands]
@@ -304,6 +315,26 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     if term != result:
         node = movement.permute(node, axes=tuple(term.index(letter) for letter in result))
     return wrap(node)
+
+
+def _lettered(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The equation and the operands of a call with lists of numbers."""
+    count = len(given) // 2
+    terms = [_letters(numbers) for numbers in given[1 : 2 * count : 2]]
+    arrow = f"->{_letters(given[-1])}" if len(given) % 2 else ""
+    return ",".join(terms) + arrow, given[: 2 * count : 2]
+
+
+def _letters(numbers: Any) -> str:
+    alphabet = string.ascii_uppercase + string.ascii_lowercase
+    if not isinstance(numbers, list | tuple) or not all(
+        number is ... or (isinstance(number, int) and 0 <= number < 52) for number in numbers
+    ):
+        raise ArgumentError(
+            "einsum", "no list of dimensions", expect="numbers from 0 to 51 or ... behind operands",
+            actual=repr(numbers),
+        )  # fmt: skip
+    return "".join("..." if number is ... else alphabet[number] for number in numbers)
 
 
 def _rearranged(operand: Tensor, term: str, result: str) -> Tensor:
