@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlparse
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, DataError
@@ -14,9 +16,12 @@ from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.utils.checkpoints import load as _load
 
 __all__ = [
-    "download_url_to_file", "get_dir", "list", "load", "load_state_dict_from_url", "set_dir",
+    "HASH_REGEX", "download_url_to_file", "get_dir", "list", "load", "load_state_dict_from_url",
+    "set_dir", "urlparse",
 ]  # fmt: skip
 
+# The beginning of a SHA-256 at the end of a file's name.
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 _folder: dict[str, Path] = {}
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import builtins
 import functools
+import typing
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tinygrad_cuda.core.names import missing_from
+from tinygrad_cuda.core.names import also_named, missing_from
 from tinygrad_cuda.nn.module import Module
 
 T = TypeVar("T")
@@ -23,6 +25,7 @@ __all__ = [
     "trace", "trace_module", "unused", "wait",
 ]  # fmt: skip
 
+_TYPING = ("Any", "Callable", "Dict", "List", "Optional", "Tuple", "Union")
 ScriptModule = Module
 ScriptFunction = Callable[..., Any]
 
@@ -147,6 +150,11 @@ def isinstance(obj: Any, target_type: Any) -> bool:
     """Python's own."""
     return builtins.isinstance(obj, target_type)
 
+
+# Where older programs import the words of their annotations from.
+_annotations = ModuleType(f"{__name__}.annotations", "Names of `typing`.")
+_annotations.__dict__.update({name: getattr(typing, name) for name in _TYPING})
+also_named(__name__, {"annotations": _annotations})
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

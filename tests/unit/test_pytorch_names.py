@@ -832,6 +832,7 @@ def test_post_accumulate_hooks_return_nothing() -> None:
         ("autograd.anomaly_mode", "detect_anomaly set_detect_anomaly"),
         ("autograd.grad_mode", "no_grad enable_grad inference_mode set_grad_enabled"),
         ("distributed.nn", "all_reduce all_gather"),
+        ("hub", "HASH_REGEX _get_torch_home download_url_to_file urlparse"),
         ("jit", "_overload _overload_method freeze optimize_for_inference fork wait"),
         ("nn.attention", "SDPBackend sdpa_kernel"),
         ("nn.common_types", "_size_1_t _size_2_t _size_3_t _size_any_t _ratio_any_t"),

@@ -1,4 +1,4 @@
-"""Normal, Uniform, Laplace and Exponential: densities with samples that have gradients."""
+"""Normal, Uniform, Laplace, Exponential and their kin: samples that have gradients."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.random import randn
 from tinygrad_cuda.tensors.tensor import Tensor
 
+EULER = 0.57721566490153286
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
@@ -249,3 +250,154 @@ class Exponential(Distribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Samples, with gradients to the rate."""
         return self.icdf(uniform(self.rate, self.shape_of(sample_shape)))
+
+
+class HalfNormal(Distribution):
+    """The size of a normal variable about zero.
+
+    Args:
+        scale: its deviation, above zero.
+        validate_args: whether parameters and values are looked at and checked.
+
+    Raises:
+        ArgumentError: a scale is not above zero.
+    """
+
+    has_rsample = True
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        self.base_dist = Normal(0.0, scale, validate_args=validate_args)
+        self.scale = self.base_dist.scale
+        super().__init__(self.scale.shape, (), validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        """The expected value."""
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected square of the distance from the mean."""
+        return self.scale.pow(2) * (1 - 2 / math.pi)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density.
+
+        Raises:
+            ArgumentError: a value is below zero.
+        """
+        self.check(value >= 0, "value", "value >= 0")
+        inside = self.base_dist.log_prob(value) + math.log(2)
+        result: Tensor = where(value >= 0, inside, -math.inf)
+        return result
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return self.base_dist.entropy() - math.log(2)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`."""
+        result: Tensor = 2 * self.base_dist.cdf(value) - 1
+        return result
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of `cdf`."""
+        return self.base_dist.icdf((value + 1) / 2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Samples, with gradients to scale."""
+        return self.base_dist.rsample(sample_shape).abs()
+
+
+class Cauchy(_Located):
+    """The Cauchy distribution, which has no mean.
+
+    Args:
+        loc: where the density is largest.
+        scale: half its width at half its height, above zero.
+        validate_args: whether parameters are looked at and checked.
+
+    Raises:
+        ArgumentError: a scale is not above zero.
+    """
+
+    @property
+    def mean(self) -> Tensor:
+        """Not a number."""
+        return self.loc.detach() * math.nan
+
+    @property
+    def variance(self) -> Tensor:
+        """Infinite."""
+        return self.scale.detach() * 0 + math.inf
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density."""
+        distance = (value - self.loc) / self.scale
+        result: Tensor = -math.log(math.pi) - self.scale.log() - distance.pow(2).log1p()
+        return result
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return self.scale.log() + math.log(4 * math.pi)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`."""
+        result: Tensor = ((value - self.loc) / self.scale).atan() / math.pi + 0.5
+        return result
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of `cdf`."""
+        result: Tensor = (math.pi * (value - 0.5)).tan() * self.scale + self.loc
+        return result
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Samples, with gradients to loc and scale."""
+        return self.icdf(uniform(self.loc, self.shape_of(sample_shape)))
+
+
+class Gumbel(_Located):
+    """The distribution of the largest of many values.
+
+    Args:
+        loc: where the density is largest.
+        scale: how wide it is, above zero.
+        validate_args: whether parameters are looked at and checked.
+
+    Raises:
+        ArgumentError: a scale is not above zero.
+    """
+
+    @property
+    def mean(self) -> Tensor:
+        """The expected value."""
+        return self.loc + self.scale * EULER
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected square of the distance from the mean."""
+        return self.scale.pow(2) * (math.pi**2 / 6)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density."""
+        distance = (value - self.loc) / self.scale
+        result: Tensor = -(distance + (-distance).exp()) - self.scale.log()
+        return result
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return self.scale.log() + (1 + EULER)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`."""
+        return (-((self.loc - value) / self.scale).exp()).exp()
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of `cdf`."""
+        return self.loc - self.scale * (-value.log()).log()
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Samples, with gradients to loc and scale."""
+        drawn = uniform(self.loc, self.shape_of(sample_shape))
+        # Neither 0 nor 1, whose values are infinite.
+        return self.icdf((1 - drawn).clamp(2.0**-126, 1 - 2.0**-24))

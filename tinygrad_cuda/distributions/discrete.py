@@ -1,4 +1,4 @@
-"""Bernoulli and Categorical: by probabilities or by logits."""
+"""Bernoulli, Categorical, Geometric: by probabilities or by logits; Poisson by its rate."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
 from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.tensors.distributions import poisson
+from tinygrad_cuda.tensors.indexing.selecting import one_hot, where
+from tinygrad_cuda.tensors.special import xlogy
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
@@ -158,6 +161,190 @@ class Categorical(Distribution):
             # The last sum is 1 up to rounding and is never passed.
             passed: Tensor = (drawn >= sums[..., :-1]).to(int64).sum(dim=-1)
             return passed
+
+
+class OneHotCategorical(Distribution):
+    """One of some classes, as a vector with a one at its place.
+
+    Args:
+        probs, logits, validate_args: as of `Categorical`.
+
+    Raises:
+        ArgumentError: as by `Categorical`.
+    """
+
+    def __init__(
+        self, probs: Tensor | None = None, logits: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:  # fmt: skip
+        self._categorical = Categorical(probs, logits, validate_args)
+        super().__init__(
+            self._categorical.batch_shape, self._categorical.logits.shape[-1:], validate_args
+        )
+
+    @property
+    def probs(self) -> Tensor:
+        """The probabilities of classes."""
+        result: Tensor = self._categorical.probs
+        return result
+
+    @property
+    def logits(self) -> Tensor:
+        """Their logarithms."""
+        result: Tensor = self._categorical.logits
+        return result
+
+    @property
+    def mean(self) -> Tensor:
+        """The probabilities."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """p (1 - p)."""
+        result: Tensor = self.probs * (1.0 - self.probs)
+        return result
+
+    @property
+    def mode(self) -> Tensor:
+        """The vector of the likeliest class."""
+        best = one_hot(self._categorical.mode, self.event_shape[0])
+        result: Tensor = best.to(self.probs.dtype)
+        return result
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the probability of vectors.
+
+        Raises:
+            ArgumentError: a vector has not a single one and zeros.
+        """
+        bits = (value == 0).logical_or(value == 1).all(dim=-1)
+        self.check(bits.logical_and(value.sum(dim=-1) == 1), "value", "one-hot vectors")
+        return self._categorical.log_prob(value.argmax(dim=-1))
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return self._categorical.entropy()
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Vectors of the parameters' dtype."""
+        drawn = one_hot(self._categorical.sample(sample_shape), self.event_shape[0])
+        result: Tensor = drawn.to(self.probs.dtype)
+        return result
+
+
+class OneHotCategoricalStraightThrough(OneHotCategorical):
+    """`OneHotCategorical` whose samples pass gradients to the probabilities, as if they were them.
+
+    Args:
+        probs, logits, validate_args: as of `Categorical`.
+
+    Raises:
+        ArgumentError: as by `Categorical`.
+    """
+
+    has_rsample = True
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Vectors, with gradients."""
+        return self.sample(sample_shape) + (self.probs - self.probs.detach())
+
+
+class Geometric(Distribution):
+    """The number of failures before the first success.
+
+    Args:
+        probs: of success, above zero; a Tensor or number. Or else
+        logits: the logarithms of its odds.
+        validate_args: whether parameters and values are looked at and checked.
+
+    Raises:
+        ArgumentError: both or none are given, or a probability is out of range.
+    """
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        base = Bernoulli(probs, logits, validate_args)
+        self.probs, self.logits = base.probs, base.logits
+        super().__init__(base.batch_shape, (), validate_args)
+        self.check(self.probs > 0, "probs", "probs > 0")
+
+    @property
+    def mean(self) -> Tensor:
+        """1 / p - 1."""
+        result: Tensor = 1.0 / self.probs - 1.0
+        return result
+
+    @property
+    def variance(self) -> Tensor:
+        """(1 / p - 1) / p."""
+        result: Tensor = (1.0 / self.probs - 1.0) / self.probs
+        return result
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the probability.
+
+        Raises:
+            ArgumentError: a value is negative or has a fraction.
+        """
+        self.check((value >= 0).logical_and(value == value.floor()), "value", "whole numbers")
+        certain = (self.probs == 1).logical_and(value == 0)
+        result: Tensor = value * (-where(certain, 0.0, self.probs)).log1p() + self.probs.log()
+        return result
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return (_softplus(self.logits) - self.probs * self.logits) / self.probs
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Whole numbers of the parameters' dtype."""
+        with gradient_mode(False):
+            drawn = uniform(self.probs, self.shape_of(sample_shape)).clamp(min=2.0**-126)
+            result: Tensor = (drawn.log() / (-self.probs).log1p()).floor()
+            return result
+
+
+class Poisson(Distribution):
+    """How many of independent events happen, of which `rate` are expected.
+
+    Args:
+        rate: not negative; a Tensor or number.
+        validate_args: whether parameters and values are looked at and checked.
+
+    Raises:
+        ArgumentError: a rate is negative.
+    """
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        (self.rate,) = together(rate)
+        super().__init__(self.rate.shape, (), validate_args)
+        self.check(self.rate >= 0, "rate", "rate >= 0")
+
+    @property
+    def mean(self) -> Tensor:
+        """The rate."""
+        return self.rate
+
+    @property
+    def variance(self) -> Tensor:
+        """The rate."""
+        return self.rate
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the probability.
+
+        Raises:
+            ArgumentError: a value is negative or has a fraction.
+        """
+        self.check((value >= 0).logical_and(value == value.floor()), "value", "whole numbers")
+        result: Tensor = xlogy(value, self.rate) - self.rate - (value + 1).lgamma()
+        return result
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Whole numbers of the rate's dtype."""
+        with gradient_mode(False):
+            return poisson(self.rate.expand(*self.shape_of(sample_shape)))
 
 
 def _softplus(logits: Tensor) -> Tensor:

@@ -7,8 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.distributions.continuous import Exponential, Laplace, Normal, Uniform
-from tinygrad_cuda.distributions.discrete import Bernoulli, Categorical
+from tinygrad_cuda.distributions.continuous import (
+    Exponential,
+    HalfNormal,
+    Laplace,
+    Normal,
+    Uniform,
+)
+from tinygrad_cuda.distributions.discrete import (
+    Bernoulli,
+    Categorical,
+    Geometric,
+    OneHotCategorical,
+    OneHotCategoricalStraightThrough,
+    Poisson,
+)
 from tinygrad_cuda.distributions.distribution import Distribution, Independent
 from tinygrad_cuda.distributions.gamma import (
     Beta,
@@ -23,8 +36,11 @@ from tinygrad_cuda.distributions.multivariate_normal import (
     MultivariateNormal,
     normal_divergence,
 )
+from tinygrad_cuda.distributions.transformed import LogNormal
 from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.tensor import Tensor
+
+Rule = Callable[[Any, Any], Any]
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
@@ -43,6 +59,10 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
         >>> round(kl_divergence(Normal(0.0, 1.0), Normal(1.0, 1.0)).item(), 4)
         0.5
     """
+    own = _own_rule(type(p), type(q))
+    if own is not None:
+        result: Tensor = own(p, q)
+        return result
     if isinstance(p, Independent) and isinstance(q, Independent) and p.count == q.count:
         return p.summed(kl_divergence(p.base_dist, q.base_dist))
     if type(p) is not type(q) or type(p) not in _RULES:
@@ -52,6 +72,50 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
             actual=f"{type(p).__name__} and {type(q).__name__}",
         )  # fmt: skip
     return _RULES[type(p)](p, q)
+
+
+def register_kl(type_p: type, type_q: type) -> Callable[[Rule], Rule]:
+    """Makes a function of two distributions the divergence of theirs, as a decorator.
+
+    Args:
+        type_p, type_q: their classes; the rule holds for classes derived from them, too.
+    """
+
+    def enter(function: Rule) -> Rule:
+        _OWN[type_p, type_q] = function
+        return function
+
+    return enter
+
+
+def _own_rule(type_p: type, type_q: type) -> Rule | None:
+    """The rule of the nearest classes that one was registered for."""
+    for p in type_p.__mro__:
+        for q in type_q.__mro__:
+            if (p, q) in _OWN:
+                return _OWN[p, q]
+    return None
+
+
+def _half_normal(p: HalfNormal, q: HalfNormal) -> Tensor:
+    return _normal(p.base_dist, q.base_dist)
+
+
+def _log_normal(p: LogNormal, q: LogNormal) -> Tensor:
+    return kl_divergence(p.base_dist, q.base_dist)
+
+
+def _one_hot(p: OneHotCategorical, q: OneHotCategorical) -> Tensor:
+    return _categorical(p._categorical, q._categorical)
+
+
+def _geometric(p: Geometric, q: Geometric) -> Tensor:
+    return -p.entropy() - (-q.probs).log1p() / p.probs - q.logits
+
+
+def _poisson(p: Poisson, q: Poisson) -> Tensor:
+    result: Tensor = p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
+    return result
 
 
 def _normal(p: Normal, q: Normal) -> Tensor:
@@ -92,6 +156,7 @@ def _categorical(p: Categorical, q: Categorical) -> Tensor:
     return result
 
 
+_OWN: dict[tuple[type, type], Rule] = {}
 _RULES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
     Normal: _normal,
     Laplace: _laplace,
@@ -104,4 +169,10 @@ _RULES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
     Beta: beta_divergence,
     Dirichlet: dirichlet_divergence,
     MultivariateNormal: normal_divergence,
+    HalfNormal: _half_normal,
+    LogNormal: _log_normal,
+    OneHotCategorical: _one_hot,
+    OneHotCategoricalStraightThrough: _one_hot,
+    Geometric: _geometric,
+    Poisson: _poisson,
 }
