@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, LinAlgError, ShapeError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
 from tinygrad_cuda.tensors import math, reductions
@@ -30,6 +30,7 @@ from tinygrad_cuda.tensors.linalg.decomposing import (
     lu_factor_ex,
     lu_solve,
 )
+from tinygrad_cuda.tensors.linalg.eigenvalues import eig, eigvals
 from tinygrad_cuda.tensors.linalg.factorizing import (
     cholesky,
     det,
@@ -337,26 +338,6 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
 
 
 # Not here -----------------------------------------------------------------------------------------
-
-
-def _complex(op: str) -> DTypeError:
-    return DTypeError(
-        op,
-        "eigenvalues of general matrices are not computed here",
-        expect="real eigenvalues",
-        actual="a general matrix",
-        hint=f"for symmetric matrices use {op}h()" if op == "eig" else "use eigvalsh()",
-    )
-
-
-def eig(A: Tensor) -> Any:
-    """Raises: eigenvalues of general matrices, which are complex, are not computed here."""
-    raise _complex("eig")
-
-
-def eigvals(A: Tensor) -> Any:
-    """Raises: eigenvalues of general matrices, which are complex, are not computed here."""
-    raise _complex("eigvals")
 
 
 globals().update(checked_names(globals(), __name__, __all__))

@@ -42,6 +42,7 @@ ADAPTED: dict[str, Callable[..., Any]] = {
 EXCEPTIONS: dict[str, str] = {
     "as_strided.partial_views": "the sample's memory is larger than the array handed over",
     "as_strided_scatter": "torch passes a gradient to what is overwritten",
+    "linalg.eig": "torch refuses a loss that depends on the phases of vectors",
 }
 # What has to work, whatever else is refused.
 _SUPPORTED = """
@@ -191,7 +192,7 @@ def test_torchs_samples(name: str) -> None:
         outcome = compare(name, OPS[name])
         assert outcome == "same" or name not in SUPPORTED, outcome
         return
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, RuntimeError)):
         compare(name, OPS[name])
 
 

@@ -523,10 +523,12 @@ def randint_like(
     Raises:
         ArgumentError: no bound is given.
     """
-    if low is None and high is None:
-        raise ArgumentError("randint_like", "no bound is given", expect="high", actual="nothing")
-    low, high = (0, low) if high is None else (low or 0, high)
     options = _like(input, dtype, device)
+    if low is None and high is None:
+        raise ArgumentError(
+            "randint_like", "no bound is given", expect="high", actual="None for both"
+        )
+    low, high = (0, low) if high is None else (low or 0, high)
     drawn = randint(low, high, input.node.shape, generator=generator, **options)
     return copied_strides(drawn, input)
 

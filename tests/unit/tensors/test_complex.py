@@ -229,7 +229,7 @@ REFUSED: tuple[Callable[[Any], Any], ...] = (
     lambda z: tc.nn.functional.mse_loss(z, z), lambda z: tc.nn.functional.softmax(z, 0),
     lambda z: tc.nn.functional.conv1d(z[None, None], z[None, None]),
     lambda z: tc.nn.functional.scaled_dot_product_attention(*[z[None]] * 3),
-    lambda z: tc.linalg.inv(tc.outer(z, z)), lambda z: tc.linalg.eig(tc.outer(z, z)),
+    lambda z: tc.linalg.inv(tc.outer(z, z)), lambda z: tc.linalg.eigh(tc.outer(z, z)),
     lambda z: tc.optim.SGD([z.clone().requires_grad_()]), lambda z: tc.nn.Linear(2, 2).to(z.dtype),
     lambda z: tc.fft.rfft(z), lambda z: tc.fft.fft(z.real.half()), lambda z: tc.fft.fft(z[0]),
     lambda z: tc.fft.fft(z, norm="other"), lambda z: tc.fft.irfft(z[:1]),
