@@ -18,7 +18,8 @@ from tinygrad_cuda.tensors import math, reductions
 from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
-from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node
+from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node, eye
+from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.linalg import products
 from tinygrad_cuda.tensors.linalg.decomposing import (
     householder_product,
@@ -41,6 +42,7 @@ from tinygrad_cuda.tensors.linalg.factorizing import (
     matrix_power,
     pinv,
     qr,
+    require_matrix,
     slogdet,
     solve,
     solve_triangular,
@@ -305,8 +307,56 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseInfo:
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:
-    """`cholesky` with an int32 that is 0 for each matrix; one not positive definite raises."""
-    return CholeskyInfo(cholesky(A, upper=upper), _info(A))
+    """`cholesky` with an int32 for each matrix instead of an error.
+
+    Args:
+        A: (..., n, n) of float32 or float64.
+        upper: as of `cholesky`.
+        check_errors: raise, as `cholesky` does.
+
+    Returns:
+        L, zero where there is none, and info: 0, or the order of the first leading minor that is
+        not positive definite.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> cholesky_ex(tc.tensor([[1.0, 2.0], [2.0, 1.0]], device="cpu")).info.item()
+        2
+    """
+    A = require_matrix("cholesky", A, square=True)
+    orders = _failing_minors(A.array())
+    if check_errors or not orders.any():
+        return CholeskyInfo(cholesky(A, upper=upper), _info(A))
+    info = wrap(buffer_node(orders, A.device))
+    wrong = (info != 0).unsqueeze(-1).unsqueeze(-1)
+    one = eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    factor = cholesky(where(wrong, one, A), upper=upper)
+    return CholeskyInfo(where(wrong, 0.0, factor), info)
+
+
+def _failing_minors(matrices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """For each matrix 0, or the order of the first leading minor without a Cholesky factor."""
+
+    def factored(matrix: np.ndarray[Any, Any]) -> bool:
+        try:
+            np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            return False
+        return True
+
+    def order(matrix: np.ndarray[Any, Any]) -> int:
+        if factored(matrix):
+            return 0
+        good, bad = 0, len(matrix)  # once a minor fails, all larger ones do
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if factored(matrix[:middle, :middle]) else (good, middle)
+        return bad
+
+    found = np.zeros(matrices.shape[:-2], np.int32)
+    for place in np.ndindex(*found.shape):
+        found[place] = order(matrices[place])
+    return found
 
 
 def solve_ex(

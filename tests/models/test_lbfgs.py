@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -263,3 +264,25 @@ def test_refusals() -> None:
     for call, text in cases:
         with pytest.raises(tc.ArgumentError, match=text):
             call()
+
+
+def test_line_search_as_programs_import_it() -> None:
+    """The same trials, step and values with both libraries."""
+    results = []
+    for lib in (tc, pytest.importorskip("torch")):
+        search = importlib.import_module(f"{lib.__name__}.optim.lbfgs")._strong_wolfe
+
+        def at(x: Any, step: float, d: Any) -> Any:
+            y = x + step * d
+            return float((y**4 - 3 * y**2 + y).sum()), 4 * y**3 - 6 * y + 1
+
+        x = lib.tensor([2.0, -2.5], dtype=lib.float64)
+        loss, gradient = at(x, 0.0, x)
+        d = -gradient
+        loss, gradient, step, count = search(at, x, 1.0, d, loss, gradient, gradient.dot(d))
+        module = importlib.import_module(f"{lib.__name__}.optim.lbfgs")
+        numbers = [lib.tensor(x) for x in (0.0, 1.0, -1.0, 2.0, 1.5, 2.0)]
+        cubic = float(module._cubic_interpolate(*numbers))
+        bounded = float(module._cubic_interpolate(*numbers, bounds=(1.5, 2.0)))
+        results.append([loss, *gradient.tolist(), float(step), count, cubic, bounded])
+    np.testing.assert_allclose(*results, rtol=1e-6)

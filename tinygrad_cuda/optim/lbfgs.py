@@ -13,7 +13,12 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.optim.lbfgs_memory import Memory
-from tinygrad_cuda.optim.line_search import Trial, strong_wolfe
+from tinygrad_cuda.optim.line_search import (  # the private ones for programs, as in PyTorch
+    Trial,
+    _cubic_interpolate,  # noqa: F401
+    _strong_wolfe,  # noqa: F401
+    strong_wolfe,
+)
 from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, loaded
 from tinygrad_cuda.optim.update_replay import widened
 from tinygrad_cuda.tensors.creation import tensor

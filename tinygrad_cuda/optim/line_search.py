@@ -75,6 +75,33 @@ def strong_wolfe(
     return bracket[low], count
 
 
+def _strong_wolfe(
+    obj_func: Callable[..., tuple[Any, Any]], x: Any, t: Any, d: Any, f: Any, g: Any, gtd: Any,
+    c1: float = 1e-4, c2: float = 0.9, tolerance_change: float = 1e-9, max_ls: int = 25,
+) -> tuple[Any, Any, float, int]:  # fmt: skip
+    """`strong_wolfe` as PyTorch's module of L-BFGS has it, from where programs import it.
+
+    Args:
+        obj_func: called as ``obj_func(x, step, d)``; the loss and the gradient at ``x + step * d``.
+        x, t, d: the point, the first step and the direction.
+        f, g, gtd: loss, gradient and slope at the point.
+        c1, c2, tolerance_change, max_ls: as of `strong_wolfe`.
+
+    Returns:
+        The loss, the gradient, the step, and how many trials there were.
+    """
+    reach = float(d.abs().max())
+
+    def evaluate(step: float) -> Trial:
+        loss, gradient = obj_func(x, step, d)
+        return Trial(step, float(loss), float(gradient.dot(d)), reach, (loss, gradient.clone()))
+
+    start = Trial(0.0, float(f), float(gtd), reach, (f, g))
+    best, count = strong_wolfe(evaluate, start, float(t), max_ls, tolerance_change, c1, c2)
+    loss, gradient = best.rest
+    return loss, gradient, best.step, count
+
+
 def _bracket(
     evaluate: Callable[[float], Trial], start: Trial, step: float, most: int, decrease: float,
     curvature: float,
@@ -123,3 +150,12 @@ def interpolated(a: Trial, b: Trial, bounds: tuple[float, float] | None = None) 
         root = np.sqrt(square)
         step = b.step - width * ((b.slope + root - first) / (b.slope - a.slope + 2.0 * root))
     return float(min(max(step, lower), upper))
+
+
+def _cubic_interpolate(
+    x1: Any, f1: Any, g1: Any, x2: Any, f2: Any, g2: Any, bounds: Any = None
+) -> float:
+    """`interpolated` of steps, losses and slopes, as PyTorch's module of L-BFGS has it."""
+    a, b = ((float(x), float(f), float(g), 0.0) for x, f, g in ((x1, f1, g1), (x2, f2, g2)))
+    within = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+    return interpolated(Trial(*a), Trial(*b), within)
