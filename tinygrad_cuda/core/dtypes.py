@@ -154,20 +154,23 @@ def from_numpy(dtype: Any) -> DType:
 
 
 def as_dtype(value: Any) -> DType:
-    """Accepts a DType, its name, ``float``/``int``/``bool``/``complex`` or a NumPy dtype."""
+    """Accepts a DType, its name, ``float``/``int``/``bool``/``complex`` or a NumPy dtype.
+
+    As in PyTorch a Python type is a dtype of its precision: ``float`` is float64.
+    """
     if isinstance(value, DType):
         if value.rank < 0:
             assert isinstance(value, UnsupportedDType)
             raise DTypeError("dtype", value.what, expect=", ".join(_NAMES), actual=value.name)
         return value
     if value is float:
-        return float32
+        return float64
     if value is int:
         return int64
     if value is bool:
         return bool_
     if value is complex:
-        return complex64
+        return complex128
     if isinstance(value, str) and value in _NAMES:
         return _NAMES[value]
     try:
