@@ -53,17 +53,17 @@ def test_values_that_a_copy_makes_again_have_the_same_bits(
     transposed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Node] = []
-    own = stored_values._StoredValues.remade_by_copy
+    own = stored_values._StoredValuesBuilder.remade_by_copy
 
-    def noting(values: stored_values._StoredValues, group: Group) -> Node | None:
+    def noting(values: stored_values._StoredValuesBuilder, group: Group) -> Node | None:
         if (node := own(values, group)) is not None:
             found.append(node)
         return node
 
     with settings.override(matmul_precision="high", matmul_tier="wgmma"):
-        monkeypatch.setattr(stored_values._StoredValues, "remade_by_copy", noting)
+        monkeypatch.setattr(stored_values._StoredValuesBuilder, "remade_by_copy", noting)
         remade = steps()
         assert found
-        monkeypatch.setattr(stored_values._StoredValues, "remade_by_copy", lambda *_: None)
+        monkeypatch.setattr(stored_values._StoredValuesBuilder, "remade_by_copy", lambda *_: None)
         assert steps() == remade
     cache.clear()

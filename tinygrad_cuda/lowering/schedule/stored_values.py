@@ -73,7 +73,7 @@ def stored_values(groups: Groups) -> StoredValues:
     its weight, makes the input again of what is in memory by then anyway, if it moves no more
     bytes: of a normalization the operand. The input itself is then free after the forward pass.
     """
-    values = _StoredValues(groups)
+    values = _StoredValuesBuilder(groups)
     order = groups.sorted(set(groups.after))
     for group in order:
         values.reconsider(group)
@@ -87,7 +87,7 @@ def is_copy(nodes: Sequence[Node]) -> bool:
 
 
 class _StorageState(NamedTuple):
-    """What `_StoredValues` has, whose sets are replaced and never changed."""
+    """What `_StoredValuesBuilder` has, whose sets are replaced and never changed."""
 
     stored: set[Node]
     loads: dict[Group, set[Node]]
@@ -96,7 +96,7 @@ class _StorageState(NamedTuple):
     users: dict[Node, frozenset[Group]]
 
 
-class _StoredValues:
+class _StoredValuesBuilder:
     """Values in memory, and what each kernel loads and makes again, as they are now.
 
     Attributes:
