@@ -3,9 +3,9 @@
 A row names parameters and results, or is a function of the arguments that gives such names or the
 Tensors themselves, or None where the functions inside save for themselves. ``a:b`` saves the
 Tensors of parameter ``a`` where one of ``b`` requires grad, ``a:b|c`` where one of ``b`` or ``c``
-does; ``a!`` is saved for the first gradient alone. ``result`` stands for floating results,
-``integers`` for the others; ``result-2`` is the last but one. What a function computes in between,
-nobody else can write.
+does; ``a!`` is saved for the first gradient alone, ``result!`` too. ``result`` stands for floating
+results, ``integers`` for the others; ``result-2`` is the last but one. What a function computes in
+between, nobody else can write.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 def saved_by(
     name: str, arguments: Arguments
-) -> tuple[list[tuple[Any, bool, bool]], list[tuple[str, int]]]:
+) -> tuple[list[tuple[Any, bool, bool]], list[tuple[str, int, bool]]]:
     """The Tensors among the arguments that a function saves, and which results.
 
     The former with whether they are the first argument, and whether its gradient may save them
-    again; the latter as kinds with a number: 0 for all of the kind, -1 for the last one.
+    again; the latter as kinds with a number, 0 for all of the kind, -1 for the last one, and also
+    with whether they may be saved again.
 
     Args:
         name: a key of `SAVED`.
@@ -46,16 +47,17 @@ def saved_by(
     tokens: list[Any] = chosen.split() if isinstance(chosen, str) else chosen or []
     first = next(iter(arguments), "")
     saved: list[tuple[Any, bool, bool]] = []
-    results: list[tuple[str, int]] = []
+    results: list[tuple[str, int, bool]] = []
     for token in tokens:
         if not isinstance(token, str):
             saved.append((token, False, True))
             continue
-        kind, _, number = token.partition("-")
+        again = not token.endswith("!")
+        kind, _, number = token.rstrip("!").partition("-")
         if kind in RESULTS:
-            results.append((kind, -int(number or 0)))
+            results.append((kind, -int(number or 0), again))
         else:
-            own, again = token.partition(":")[0] in (first, "input"), not token.endswith("!")
+            own = token.partition(":")[0] in (first, "input")
             tensors = _chosen(token.rstrip("!"), arguments)
             saved += [(tensor, own, again) for tensor in tensors]
     return saved, results
@@ -84,8 +86,12 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _power(a: Arguments) -> str:
-    if not _is_tensor(a.get("exponent")):
+    """The gradient by the exponent alone is a multiple of the power, which it saves again."""
+    exponent: Any = a.get("exponent")
+    if not _is_tensor(exponent):
         return "input"
+    if not exponent.requires_grad:
+        return "input exponent result!"
     return "input exponent result" if _is_tensor(a.get("input")) else "exponent result"
 
 
@@ -94,7 +100,7 @@ def _double_power(a: Arguments) -> str:
     first = next(iter(a))
     named = {"input": a[first], "exponent": a.get("exponent"), "result": None}
     copies = [n for n, x in named.items() if _is_tensor(x) and x.dtype.itemsize != 8]
-    return " ".join(name for name in _power(a).split() if name not in copies)
+    return " ".join(name for name in _power(a).split() if name.rstrip("!") not in copies)
 
 
 def _quotient(a: Arguments) -> str:

@@ -75,7 +75,7 @@ class VersionUnit:
         self.origin: VersionUnit | None = None
         self._gradient: VersionUnit | None = None
         self.saved: list[tuple[Version, bool, bool]] = []
-        self.results: list[tuple[str, int]] = []
+        self.results: list[tuple[str, int, bool]] = []
         self._made: dict[str, list[Version]] = {"result": [], "integers": []}
         # The last value that was made, which the call gives.
         self._last: ref[Node] | None = None
@@ -120,7 +120,7 @@ class VersionUnit:
         if self.results:
             kind = "result" if node.outputs[0][1].is_floating else "integers"
             self._made[kind].append(versions.current(holder))
-            if node.requires_grad and any(kind == name for name, _ in self.results):
+            if node.requires_grad and any(kind == name and more for name, _, more in self.results):
                 self._behind.append(ref(node))
 
     def behind(self) -> list[Node]:
@@ -140,11 +140,13 @@ class VersionUnit:
                 continue
             if version.write is not None and not (copied and version.write.unit is self):
                 return version.write
-        return self.write_to_result()
+        return self.write_to_result(again)
 
-    def write_to_result(self) -> Write | None:
+    def write_to_result(self, again: bool = False) -> Write | None:
         """As `write`, of the results alone."""
-        for kind, number in self.results:
+        for kind, number, more in self.results:
+            if again and not more:
+                continue
             made = self._made[kind]
             for version in made[number : number + 1 or None] if number else made:
                 if version.write is not None and version.write.unit is not self:

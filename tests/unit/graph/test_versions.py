@@ -497,10 +497,20 @@ def _view_that_a_write_read(lib: Any, h: Any, w: Any) -> Any:
     return target.sum().backward()
 
 
+def _second_of_a_power(lib: Any, h: Any, w: Any) -> Any:
+    """The gradient by the base is another power, that by the exponent is made of the result."""
+    y = h ** w.detach()
+    (found,) = lib.autograd.grad(y.sum(), h, create_graph=True, retain_graph=True)
+    y.sin_()
+    found.sum().backward(retain_graph=True)
+    return y.sum().backward()
+
+
 @pytest.mark.parametrize(
     ("program", "passes"),
     [
         (_second_of_a_part, 1),
+        (_second_of_a_power, 1),
         (_first_of_all, 0),
         (_written_through_detach, 1),
         (_view_that_a_write_read, 1),
