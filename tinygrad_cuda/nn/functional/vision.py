@@ -27,6 +27,7 @@ from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import gives_fresh
 from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 
 _RANKS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
@@ -188,8 +189,12 @@ def _taps(
     # Half precision cannot represent each position beyond some hundred.
     options: Any = {"device": input.device, "dtype": _exact(input)}
     positions = arange(wanted, **options).unsqueeze(1)
-    if aligned:
-        source = positions * ((size - 1) / (wanted - 1) if wanted > 1 else 0.0)
+    if aligned and wanted > 1:
+        source = positions * ((size - 1) / (wanted - 1))
+        # The last points are the same, whatever the product's rounding is.
+        source = where(positions == wanted - 1, float(size - 1), source)
+    elif aligned:
+        source = positions * 0.0
     else:
         step = size / wanted if factor is None else 1.0 / factor
         source = (positions + 0.5) * step - 0.5
@@ -199,8 +204,11 @@ def _taps(
     else:
         offsets = arange(-1, 3, **options)
     first = source.floor()
-    distance = (source - first - offsets).abs()
-    weights = _cubic(distance) if mode == "bicubic" else 1.0 - distance
+    share = source - first
+    if mode == "bicubic":
+        weights = _cubic((share - offsets).abs())
+    else:  # a small share is not rounded as one is
+        weights = cat((1.0 - share, share), 1)
     # Positions outside read the border's element.
     taps = (first + offsets).clamp(0.0, size - 1)
     return taps.to(int64), weights.to(input.dtype), None
