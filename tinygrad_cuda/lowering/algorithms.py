@@ -791,6 +791,7 @@ class _Choosing:
         self.choices: dict[Node, Choice] = {}
         self.decisions: dict[str, Decision] = {}
         table = target.tuning
+        self.others = tuple(tier for tier in self.tiers if tier.name != CHANNELS_LAST)
         self.problems = None if table is None else TuningProblems(order, outputs, table.libraries)
         self.in_order: dict[Node, Decision] = {}
         convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
@@ -889,10 +890,10 @@ class _Choosing:
         if made.op in IMPLICIT:
             if self.problems is None:  # what a table has was measured with the stride
                 made = channels_last.of_read_pixels(made, self.layouts, self._read_late(node))
-            # Over what its sources have become the model might say that images lie last after all.
-            tiers = tuple(tier for tier in tiers if tier.name != CHANNELS_LAST)
             made = with_sources(made, tuple(map(self.layouts.row_major, made.sources)))
         choice = self._taken(decision, made) or choose(made, self.target, tiers)
+        if isinstance(choice.cut, ChannelsLast):  # over what its sources have become
+            choice = choose(made, self.target, self.others)
         if made.sources != sources:  # what was turned is stored so, not turned in each load
             choice = choice._replace(copies=True)
         if isinstance(choice.cut, TapSums):
