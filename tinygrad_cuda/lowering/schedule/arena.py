@@ -25,7 +25,7 @@ WORTH_SHARING = 4 << 20
 # Results of a block lie in one piece of memory without gaps, so each is a multiple of these bytes,
 # as addresses of an allocator are; of smaller ones than the next many would have to be in place.
 GRANULE = 512
-WORTH_A_PART = 64 << 10
+WORTH_A_PART = 80 << 10
 
 # A block is made where it saves these bytes, and the arena is at most this share of what it was:
 # while the caller keeps a result, the values that would be in its memory lie behind the arena.
