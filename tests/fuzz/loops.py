@@ -548,6 +548,7 @@ class World:
             gone = self.parameter(numbers[0])
             parameters[:] = [p for p in parameters if p is not gone]
             self.optimizer.state.pop(gone, None)
+            self.add_missing_state(self.optimizer)  # of one in a later group, which stays
         elif op == "replace":
             # Of another object, with which the optimizer has nothing to do.
             self.replace(numbers[0])
