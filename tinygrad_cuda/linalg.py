@@ -302,8 +302,36 @@ def _info(A: Tensor) -> Tensor:
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseInfo:
-    """`inv` with an int32 that is 0 for each matrix; a singular one raises."""
-    return InverseInfo(inv(A), _info(A))
+    """`inv` with an int32 for each matrix instead of an error.
+
+    Args:
+        A: (..., n, n) of float32 or float64.
+        check_errors: raise, as `inv` does.
+
+    Returns:
+        the inverse, zero where there is none, and info: 0, or which pivot is the first that is
+        zero, counted from 1.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> inv_ex(tc.tensor([[1.0, 2.0], [2.0, 4.0]], device="cpu")).info.item()
+        2
+    """
+    try:
+        return InverseInfo(inv(A), _info(A))
+    except LinAlgError:
+        if check_errors:
+            raise
+    regular, info, wrong = _regular(A)
+    return InverseInfo(where(wrong, 0.0, inv(regular)), info)
+
+
+def _regular(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Matrices with ones in place of singular ones, the first zero pivots, and which these are."""
+    info = lu_factor_ex(A.detach()).info
+    wrong = (info != 0).unsqueeze(-1).unsqueeze(-1)
+    one = eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    return where(wrong, one, A), info, wrong
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:
@@ -362,8 +390,24 @@ def _failing_minors(matrices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def solve_ex(
     A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> SolutionInfo:
-    """`solve` with an int32 that is 0 for each matrix; a singular one raises."""
-    return SolutionInfo(solve(A, B, left=left), _info(A))
+    """`solve` with an int32 for each matrix instead of an error, as `inv_ex` has it.
+
+    Args:
+        A, B, left: as of `solve`.
+        check_errors: raise, as `solve` does.
+
+    Returns:
+        the solutions, zero where there are none, and info.
+    """
+    try:
+        return SolutionInfo(solve(A, B, left=left), _info(A))
+    except LinAlgError:
+        if check_errors:
+            raise
+    regular, info, wrong = _regular(A)
+    result = solve(regular, B, left=left)
+    vectors = result.ndim < A.ndim
+    return SolutionInfo(where(wrong.squeeze(-1) if vectors else wrong, 0.0, result), info)
 
 
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -221,15 +222,50 @@ def solve_triangular(
 ) -> Tensor:
     """`solve` with the upper or lower triangle of A alone; B is (.., n, k), never vectors.
 
+    A zero on the diagonal divides as IEEE 754 has it: nothing raises, as in PyTorch.
+
     Args:
         unitriangular: take ones for the diagonal.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> A = tc.tensor([[2.0, 9.0], [4.0, 1.0]], device="cpu")
+        >>> tc.linalg.solve_triangular(A, tc.ones(2, 1, device="cpu"), upper=False).tolist()
+        [[0.5], [-1.0]]
     """
     A = require_matrix("solve_triangular", A, square=True)
     T = shaping.triu(A) if upper else shaping.tril(A)
     if unitriangular:
         strict = shaping.triu(A, 1) if upper else shaping.tril(A, -1)
         T = strict + _eye(A)
-    return _solved(T, B) if left else _solved(T.mT, B.mT).mT
+    if left:
+        return _triangular_solved(T, B, upper)
+    return _triangular_solved(T.mT, B.mT, not upper).mT
+
+
+def _triangular_solved(T: Tensor, B: Tensor, upper: bool) -> Tensor:
+    batch = broadcast("solve_triangular", tuple(T.shape[:-2]), tuple(B.shape[:-2]))
+    T = T.expand(*batch, *T.shape[-2:])
+    B = B.expand(*batch, *B.shape[-2:])
+    arrays = _on_host("solve_triangular", partial(_substituted, upper=upper), T, B)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        (g,), (X,) = gs, results
+        back = _triangular_solved(T.mT, g, not upper)
+        return [-(back @ X.mT), back]
+
+    return _recorded(arrays, (T, B), backward)[0]
+
+
+def _substituted(t: Any, b: Any, upper: bool) -> Any:
+    """The solution row by row, from the end of the diagonal that stands alone."""
+    x, rows = np.array(b), range(t.shape[-1])
+    with np.errstate(all="ignore"):
+        for row in reversed(rows) if upper else rows:
+            known = slice(row + 1, None) if upper else slice(0, row)
+            inner = t[..., row : row + 1, known] @ x[..., known, :]
+            x[..., row, :] = (x[..., row, :] - inner[..., 0, :]) / t[..., row, row, None]
+    return x
 
 
 def _eye(A: Tensor) -> Tensor:
