@@ -20,6 +20,7 @@ from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node, eye
 from tinygrad_cuda.tensors.indexing.selecting import where
+from tinygrad_cuda.tensors.keywords import takes_out
 from tinygrad_cuda.tensors.linalg import products
 from tinygrad_cuda.tensors.linalg.decomposing import (
     householder_product,
@@ -434,6 +435,15 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
 # Not here -----------------------------------------------------------------------------------------
 
 
+# Of torch.linalg these take `out`: a Tensor, or one for each result.
+_WITH_OUT = """
+    cholesky cholesky_ex cond cross det eig eigh eigvals eigvalsh householder_product inv inv_ex
+    ldl_factor ldl_factor_ex ldl_solve lu lu_factor lu_factor_ex lu_solve matmul matrix_norm
+    matrix_power matrix_rank multi_dot norm pinv qr slogdet solve solve_ex solve_triangular svd
+    svdvals tensorinv tensorsolve vecdot vector_norm
+"""
+for _name in _WITH_OUT.split():
+    globals()[_name] = takes_out(globals()[_name])
 globals().update(checked_names(globals(), __name__, __all__))
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
