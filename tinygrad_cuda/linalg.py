@@ -344,8 +344,8 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
         check_errors: raise, as `cholesky` does.
 
     Returns:
-        L, zero where there is none, and info: 0, or the order of the first leading minor that is
-        not positive definite.
+        L and info: 0, or the order k of the first leading minor that is not positive definite. L
+        then has its first k - 1 columns, and behind them those of A, as LAPACK leaves them.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -360,7 +360,21 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     wrong = (info != 0).unsqueeze(-1).unsqueeze(-1)
     one = eye(A.shape[-1], dtype=A.dtype, device=A.device)
     factor = cholesky(where(wrong, one, A), upper=upper)
-    return CholeskyInfo(where(wrong, 0.0, factor), info)
+    begun = wrap(buffer_node(_begun_factors(A.array(), orders), A.device))
+    return CholeskyInfo(where(wrong, begun.mT if upper else begun, factor), info)
+
+
+def _begun_factors(
+    matrices: np.ndarray[Any, Any], orders: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """The columns of Cholesky factors before the minors that have none, behind them A's own."""
+    found = np.tril(matrices)
+    for place in np.ndindex(*orders.shape):
+        known, matrix = max(0, orders[place] - 1), matrices[place]
+        first = np.linalg.cholesky(matrix[:known, :known])
+        found[place][:known, :known] = first
+        found[place][known:, :known] = np.linalg.solve(first, matrix[known:, :known].T).T
+    return found
 
 
 def _failing_minors(matrices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

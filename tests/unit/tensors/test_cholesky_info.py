@@ -48,3 +48,16 @@ def test_no_gradient_where_there_is_no_factor() -> None:
 def test_errors_on_demand() -> None:
     with pytest.raises(tc.linalg.LinAlgError):
         tc.linalg.cholesky_ex(tc.tensor(-GOOD, device="cpu"), check_errors=True)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("name", ["first", "second", "third"])
+def test_columns_before_the_failing_minor(name: str, upper: bool) -> None:
+    """Programs find a direction of negative curvature from them; zeros had one loop for ever."""
+    columns = []
+    for lib in (tc, torch):
+        device = {"device": "cpu"} if lib is tc else {}
+        factor, info = lib.linalg.cholesky_ex(lib.tensor(CASES[name], **device), upper=upper)
+        factor = factor.mT if upper else factor
+        columns.append(factor[:, : int(info) - 1].numpy())
+    np.testing.assert_allclose(*columns, atol=1e-12)
