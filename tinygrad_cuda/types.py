@@ -12,7 +12,7 @@ from tinygrad_cuda.core.layouts import layout
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensors.tensor import Tensor
 
-__all__ = ["Device", "Number", "Tensor"]
+__all__ = ["Device", "Number"]
 
 Number: TypeAlias = builtins.int | builtins.float | builtins.bool
 Device: TypeAlias = _device_type | str | builtins.int | None
