@@ -24,7 +24,7 @@ TOLERANCES = {
 
 
 class _Comparison:
-    """What `assert_close` was told, for every pair of values."""
+    """Tolerances and options of one `assert_close`, applied to every pair of values."""
 
     def __init__(
         self, rtol: float | None, atol: float | None, equal_nan: bool, attributes: list[str],

@@ -96,7 +96,7 @@ KEEPING = [keep_nothing, keep_one, keep_the_last, keep_some_steps]
 
 
 def trained(device: str, compiled: bool, keep: Keep, drop: bool) -> list[bytes]:
-    """Losses, gradients and parameters of some steps; what is kept must stay as it is."""
+    """Losses, gradients and parameters of some steps; storage a caller holds keeps its bytes."""
     tc.manual_seed(0)
     tc.set_default_device(device)
     net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 64), nn.Linear(64, 8))
