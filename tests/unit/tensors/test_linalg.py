@@ -211,3 +211,18 @@ def test_solve_refuses_two_dtypes_and_matrix_exp_takes_half() -> None:
     found = tc.linalg.matrix_exp(tc.eye(2, dtype=tc.float16))
     assert found.dtype is tc.float16
     np.testing.assert_allclose(found.numpy(), np.eye(2) * np.e, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float16", "float64"])
+def test_solve_triangular_casts_the_right_side_to_the_matrix(dtype: str) -> None:
+    """An integer right side was solved in integers, a half one in half."""
+
+    def solve(lib: Any, left: bool) -> Any:
+        A = lib.tensor([[2.0, 1.0], [0.0, 3.0]])
+        B = lib.tensor([[1, 0], [1, 1]], dtype=getattr(lib, dtype))
+        X = lib.linalg.solve_triangular(A, B, upper=True, left=left)
+        assert X.dtype is lib.float32
+        return X.numpy()
+
+    for left in (True, False):
+        np.testing.assert_allclose(solve(tc, left), solve(torch, left), rtol=1e-6)

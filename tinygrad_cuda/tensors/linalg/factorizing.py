@@ -222,7 +222,8 @@ def solve_triangular(
 ) -> Tensor:
     """`solve` with the upper or lower triangle of A alone; B is (.., n, k), never vectors.
 
-    A zero on the diagonal divides as IEEE 754 has it: nothing raises, as in PyTorch.
+    A zero on the diagonal divides as IEEE 754 has it: nothing raises, as in PyTorch; B is cast to
+    the dtype of A.
 
     Args:
         unitriangular: take ones for the diagonal.
@@ -234,6 +235,7 @@ def solve_triangular(
         [[0.5], [-1.0]]
     """
     A = require_matrix("solve_triangular", A, square=True)
+    B = B.to(A.dtype)
     T = shaping.triu(A) if upper else shaping.tril(A)
     if unitriangular:
         strict = shaping.triu(A, 1) if upper else shaping.tril(A, -1)
