@@ -609,6 +609,9 @@ def _cumulative(op: str, input: Tensor, dim: int, dtype: DTypeLike, adds: bool) 
     axis = normalize_axis(op, dim, len(node.shape))
     if not node.shape or not count_of(node.shape):
         return wrap(another(node))
+    if node.shape[axis] == 1:
+        # As in PyTorch the gradient of one element does not depend on it.
+        return wrap(another(node))
     wide = widened(node)
     if adds:
         return wrap(rounded(scan.cumsum(wide, axis=axis), node.dtype))

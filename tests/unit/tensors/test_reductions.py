@@ -239,3 +239,13 @@ def test_errors(name: str) -> None:
     """Where torch raises we raise, and the text says what was wrong."""
     program, text = ERRORS[name]
     assert text in errors(program, values(2, 3))
+
+
+def test_the_gradient_of_a_product_of_one_does_not_depend_on_it() -> None:
+    """As in torch: its own gradient by the input is None, not zeros."""
+    for lib in (tc, pytest.importorskip("torch")):
+        x, w = (lib.tensor([[3.0, 4.0]], requires_grad=True) for _ in range(2))
+        (slope,) = lib.autograd.grad((x * w).cumprod(0).sum(), x, create_graph=True)
+        slope.sum().backward()
+        assert x.grad is None
+        assert w.grad.tolist() == [[1.0, 1.0]]
