@@ -366,3 +366,16 @@ def test_loss_on_devices(name: str, device: str) -> None:
     """Generated kernels give the same."""
     call, arrays = OTHER_LOSSES[name]
     compare_with_torch(call, arrays, "float32", device)
+
+
+def test_cosine_embedding_of_a_row_of_zeros_has_torchs_slope_in_float64() -> None:
+    """Its length is 1e-12 as a float32, in both libraries."""
+
+    def slope(library: Any) -> Any:
+        x = library.zeros(1, 3, dtype=library.float64, requires_grad=True)
+        y = library.tensor([[1.0, 2.0, 3.0]], dtype=library.float64)
+        loss = library.nn.functional.cosine_embedding_loss(x, y, library.tensor([1.0]))
+        loss.backward()
+        return x.grad.numpy()
+
+    np.testing.assert_allclose(slope(tc), slope(torch), rtol=1e-13)

@@ -784,7 +784,9 @@ def _cosine_losses(
     input1: Tensor, input2: Tensor, near: Tensor, far: Tensor, margin: float, reduction: str
 ) -> Tensor:
     # The squared lengths are raised, not bounded as in `cosine_similarity`: PyTorch's formula.
-    squares = ((input1 * input1).sum(-1) + 1e-12) * ((input2 * input2).sum(-1) + 1e-12)
+    # Its constant is 1e-12 as a float32, which gradients of rows near zero show in float64.
+    eps = 9.999999960041972e-13
+    squares = ((input1 * input1).sum(-1) + eps) * ((input2 * input2).sum(-1) + eps)
     similar = (input1 * input2).sum(-1) / squares.sqrt()
     losses = where(near, 1 - similar, 0.0) + where(far, _hinge(similar - margin), 0.0)
     return reduce("cosine_embedding_loss", losses, reduction)
