@@ -22,6 +22,7 @@ from tinygrad_cuda.graph.saved import (
     SAVED,
     SAVED_AGAIN,
     SAVED_ONCE,
+    STEPPED,
     UNCOUNTED,
     Arguments,
     saved_by,
@@ -318,6 +319,9 @@ class Check:
             self._entered.add(unit)
             if unit.name in COMPOSED and not unit.gave(node):
                 self._parted.add(unit)
+                return
+            if unit.name in STEPPED and not unit.gave(node):
+                self._entered.discard(unit)
                 return
             write = unit.write()
             if write is not None:

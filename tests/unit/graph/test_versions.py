@@ -506,9 +506,20 @@ def _second_of_a_power(lib: Any, h: Any, w: Any) -> Any:
     return y.sum().backward()
 
 
+def _second_of_a_sum_of_powers(lib: Any, h: Any, w: Any) -> Any:
+    """Its slope is made of steps on the way, which our second gradient passes in a half type."""
+    half = h.to(lib.bfloat16)
+    y = lib.logaddexp(half, half * 2)
+    (found,) = lib.autograd.grad(y.sum(), h, create_graph=True, retain_graph=True)
+    half.abs_()
+    found.sum().backward(retain_graph=True)
+    return y.sum().backward()
+
+
 @pytest.mark.parametrize(
     ("program", "passes"),
     [
+        (_second_of_a_sum_of_powers, 1),
         (_second_of_a_part, 1),
         (_second_of_a_power, 1),
         (_first_of_all, 0),
