@@ -228,3 +228,13 @@ def test_rows_without_variance_have_finite_gradients(device: str, dtype: tc.dtyp
         assert piece.isfinite().all()
         (gradient,) = tc.autograd.grad(piece.sum(), x, retain_graph=True)
         assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_small_share_times_its_input_is_a_number_of_bfloat16(device: str, narrow: bool) -> None:
+    """silu(-88) is -5.3e-37, though its sigmoid lies below float32's normal numbers."""
+    x = tc.tensor([-88.0, -88.5, -60.0], device=device)
+    x = x.to(tc.bfloat16) if narrow else x
+    wanted = [-5.328e-37, -3.25e-37, -5.254e-25]
+    result = F.silu(x).to(tc.bfloat16).float().numpy()
+    np.testing.assert_allclose(result, wanted, rtol=0.02)

@@ -102,5 +102,5 @@ def test_a_sigmoid_behind_a_product_is_quick_where_only_its_rounding_is_seen(
         made = ew.cast(contraction.matmul(x, new(size, size, dtype=HALF)), dtype=dtypes.float32)
         made = ew.mul(made, ew.sigmoid(made))
         (launch,) = launches(new.program(_narrow(made) if rounded else made))
-        assert ("tgc_sigmoid_short(" in launch.text) == quick
+        assert ("tgc_sigmoid_bfloat16(" in launch.text) == quick
         assert ("tgc_sigmoid(" in launch.text) != quick

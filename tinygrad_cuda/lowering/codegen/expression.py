@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, float16, float64
+from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float64
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, reduction
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -617,7 +617,7 @@ def _fits_int(node: Node) -> bool:
 
 
 def expression(node: Node, operands: list[str], short: bool = False) -> str:
-    """The C expression of an elementwise op's row; `short`: of float32 as of float16."""
+    """The C expression of an elementwise op's row; `short`: of float32 as of a half type."""
     if node.op is ew.cast:
         source, target = node.sources[0].dtype, node.dtype
         if source is target or (source.compute == target.compute and target.name == "float32"):
@@ -628,7 +628,10 @@ def expression(node: Node, operands: list[str], short: bool = False) -> str:
     text = node.op.cuda
     if callable(text):
         dtype = node.sources[0].dtype
-        text = text(float16 if short and not dtype.is_half else dtype)
+        if short and not dtype.is_half:
+            # A factor may bring a sigmoid below 2^-126 back into bfloat16's range, as silu does.
+            dtype = bfloat16 if node.op is ew.sigmoid else float16
+        text = text(dtype)
     return _CALL.sub(r"tgc_\1(", text).format(*operands)
 
 
