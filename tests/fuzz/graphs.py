@@ -644,7 +644,8 @@ class Torch:
         if not all(_ordinary(x) for x in results):
             return
         facts = tuple(Facts.of(x) for x in results)
-        if facts and all(0 in fact.shape for fact in facts) and not self.suiting(step, operands):
+        empty = any(0 in x.shape for x in (*facts, *operands))
+        if empty and not self.suiting(step, operands):
             return  # torch does not check the dtypes of operands without elements
         made = tuple(k for k, x in enumerate(results[:16]) if not self.holds(x, results[:k]))
         self.keep(step, results, made)
@@ -914,7 +915,7 @@ def _judged(
         close, apart = others(near, number, seen), others(far, number, seen)
         if seen.value is not None and len(close) + len(apart) < len(near) + len(far):
             continue
-        if far and not all(run.seen[number].stable for run in near):
+        if far and not all(run.seen[number].stable for run in near if number < len(run.seen)):
             continue
         exact = [
             run for run in wide if number < len(run.seen)
