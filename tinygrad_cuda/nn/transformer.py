@@ -33,7 +33,61 @@ def _activation(given: str | Activation) -> Activation:
     return given
 
 
-class TransformerEncoderLayer(Module):
+class _TransformerLayer(Module):
+    """What both layers have: parameters, self-attention and the feed-forward block."""
+
+    _cross_attention = False
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: str | Activation = "relu", layer_norm_eps: float = 1e-5,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        own: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, **own
+        )
+        if self._cross_attention:
+            self.multihead_attn = MultiheadAttention(
+                d_model, nhead, dropout, bias, batch_first=batch_first, **own
+            )
+        self.linear1 = Linear(d_model, dim_feedforward, bias, **own)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, **own)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
+        if self._cross_attention:
+            self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        if self._cross_attention:
+            self.dropout3 = Dropout(dropout)
+        self.activation = _activation(activation)
+
+    # Subclasses override the blocks, as in PyTorch.
+
+    def _sa_block(
+        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        mixed = self.self_attn(
+            x, x, x, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=attn_mask,
+            is_causal=is_causal,
+        )[0]  # fmt: skip
+        result: Tensor = self.dropout1(mixed)
+        return result
+
+    def _ff_block(self, x: Tensor) -> Tensor:
+        inner = self.dropout(self.activation(self.linear1(x)))
+        last = self.dropout3 if self._cross_attention else self.dropout2
+        result: Tensor = last(self.linear2(inner))
+        return result
+
+
+class TransformerEncoderLayer(_TransformerLayer):
     """Self-attention and two linear layers, each with a residual connection and a layer norm.
 
     Args:
@@ -55,27 +109,6 @@ class TransformerEncoderLayer(Module):
         Size([3, 5, 8])
     """
 
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: str | Activation = "relu", layer_norm_eps: float = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
-        device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        own: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, **own
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, bias, **own)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, **own)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.activation = _activation(activation)
-
     def forward(
         self, src: Tensor, src_mask: Tensor | None = None,
         src_key_padding_mask: Tensor | None = None, is_causal: bool = False,
@@ -89,56 +122,14 @@ class TransformerEncoderLayer(Module):
         result: Tensor = self.norm2(src + self._ff_block(src))
         return result
 
-    # Subclasses override these blocks, as in PyTorch.
 
-    def _sa_block(
-        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
-        is_causal: bool = False,
-    ) -> Tensor:  # fmt: skip
-        mixed = self.self_attn(
-            x, x, x, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=attn_mask,
-            is_causal=is_causal,
-        )[0]  # fmt: skip
-        result: Tensor = self.dropout1(mixed)
-        return result
-
-    def _ff_block(self, x: Tensor) -> Tensor:
-        inner = self.dropout(self.activation(self.linear1(x)))
-        result: Tensor = self.dropout2(self.linear2(inner))
-        return result
-
-
-class TransformerDecoderLayer(Module):
+class TransformerDecoderLayer(_TransformerLayer):
     """Self-attention, attention to the encoder's output, and two linear layers.
 
     Args as for `TransformerEncoderLayer`.
     """
 
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: str | Activation = "relu", layer_norm_eps: float = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
-        device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        own: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, **own
-        )
-        self.multihead_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, **own
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, bias, **own)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, **own)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
-        self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, **own)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.dropout3 = Dropout(dropout)
-        self.activation = _activation(activation)
+    _cross_attention = True
 
     def forward(
         self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None,
@@ -147,7 +138,6 @@ class TransformerDecoderLayer(Module):
         memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
         """The layer's output, of tgt's shape; masks as for `MultiheadAttention`."""
-
         own = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
         masks = (memory, memory_mask, memory_key_padding_mask, memory_is_causal)
         x = tgt
@@ -160,19 +150,6 @@ class TransformerDecoderLayer(Module):
         result: Tensor = self.norm3(x + self._ff_block(x))
         return result
 
-    # Subclasses override these blocks, as in PyTorch.
-
-    def _sa_block(
-        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
-        is_causal: bool = False,
-    ) -> Tensor:  # fmt: skip
-        mixed = self.self_attn(
-            x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
-            need_weights=False,
-        )[0]  # fmt: skip
-        result: Tensor = self.dropout1(mixed)
-        return result
-
     def _mha_block(
         self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
         is_causal: bool = False,
@@ -182,11 +159,6 @@ class TransformerDecoderLayer(Module):
             key_padding_mask=key_padding_mask, need_weights=False,
         )[0]  # fmt: skip
         result: Tensor = self.dropout2(mixed)
-        return result
-
-    def _ff_block(self, x: Tensor) -> Tensor:
-        inner = self.dropout(self.activation(self.linear1(x)))
-        result: Tensor = self.dropout3(self.linear2(inner))
         return result
 
 
