@@ -236,7 +236,7 @@ def pretended_cublas() -> Iterator[CublasLt]:
     """Device ``cuda`` is the pretended GPU inside, on which this library is installed."""
     with pretended_gpu() as driver, pytest.MonkeyPatch.context() as patch:
         library = CublasLt(driver)
-        patch.setattr(cublas, "bindings", lambda op="": library)
+        patch.setattr(cublas.CublasLt, "bindings", staticmethod(lambda op="": library))
         machine: Any = registry.get(as_device("cuda"))
         machine.target = replace(machine.target, libraries=("cublas",))
         yield library

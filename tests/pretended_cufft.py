@@ -168,7 +168,7 @@ def pretended_cufft() -> Iterator[CufftModule]:
     """Device ``cuda`` is the pretended GPU inside, on which this library is installed."""
     with pretended_gpu() as driver, pytest.MonkeyPatch.context() as patch:
         library = CufftModule(driver)
-        patch.setattr(cufft, "bindings", lambda op="": library)
+        patch.setattr(cufft.Cufft, "bindings", staticmethod(lambda op="": library))
         machine: Any = registry.get(as_device("cuda"))
         machine.target = replace(machine.target, libraries=("cufft",))
         yield library

@@ -24,7 +24,6 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import backend, compiler, raw_kernel, timing
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.graphs import graph_replay as replay
-from tinygrad_cuda.backend.cuda.libraries import cublas, cufft
 from tinygrad_cuda.backend.cuda.libraries.library import Library
 from tinygrad_cuda.backend.emu import runtime as emulator
 from tinygrad_cuda.backend.emu.backend import new_buffer
@@ -493,8 +492,7 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
     plans.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "_gate", gate)
-        patch.setattr(cublas, "bindings", bindings)
-        patch.setattr(cufft, "bindings", bindings)
+        patch.setattr(Library, "bindings", staticmethod(bindings))
         for module in (replay, timing, raw_kernel):
             patch.setattr(module, "compile_source", compiled)
         patch.setattr(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from tinygrad_cuda.backend.cuda import driver
-from tinygrad_cuda.backend.cuda.libraries import cublas, cufft
+from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt
+from tinygrad_cuda.backend.cuda.libraries.cufft import Cufft
 from tinygrad_cuda.core.config import MATMUL_TIERS, PROVIDERS, settings
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError
 from tinygrad_cuda.engine.plan import decide
@@ -14,7 +15,7 @@ from tinygrad_cuda.kernels.restored import Restored
 from tinygrad_cuda.kernels.tuning import TunedKernel, choices, tune
 
 TIERS = {"matmul": MATMUL_TIERS}
-LIBRARIES = {"cublas": cublas, "cufft": cufft}
+LIBRARIES = {"cublas": CublasLt, "cufft": Cufft}
 
 
 def use(op: str, tier: str | None) -> Restored:

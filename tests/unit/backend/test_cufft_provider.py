@@ -89,7 +89,7 @@ def test_an_absent_library_is_the_same_error(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(builtins, "__import__", without_library)
     with pytest.raises(ArgumentError, match=r"pip install 'tinygrad_cuda\[cufft\]'") as caught:
-        cufft.bindings()
+        cufft.Cufft.bindings()
     assert "Failed to dlopen libcufft.so.12" in str(caught.value)
     assert "searched" not in str(caught.value)
 

@@ -87,7 +87,7 @@ def test_an_absent_library_is_the_same_error(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(builtins, "__import__", without_library)
     with pytest.raises(ArgumentError, match=r"pip install 'tinygrad_cuda\[cublas\]'") as caught:
-        cublas.bindings()
+        cublas.CublasLt.bindings()
     assert "Failed to dlopen libcublasLt.so.13" in str(caught.value)
     assert "searched" not in str(caught.value)
 

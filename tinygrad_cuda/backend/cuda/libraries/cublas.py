@@ -16,7 +16,6 @@ import numpy.typing as npt
 from tinygrad_cuda.backend.cuda.handles import DriverCalls
 from tinygrad_cuda.backend.cuda.libraries.library import Library
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
-from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.lowering.codegen.library_call import LibraryMatrix, LibraryProduct
 
 WORD = 8  # bytes
@@ -38,31 +37,10 @@ EPILOGUES = {
 }  # fmt: skip
 
 
-def bindings(op: str = "kernels.provider") -> Any:
-    """The module `nvmath.bindings.cublasLt`, whose library has been found.
-
-    Args:
-        op: what asks for it.
-
-    Raises:
-        ArgumentError: the package or the library is not installed.
-    """
-    try:
-        with forks_wait:
-            from nvmath.bindings import cublasLt
-    except ImportError as error:
-        raise CublasLt.absent(op, f"no package nvmath-python ({error})") from None
-    try:
-        cublasLt.get_version()
-    except Exception as error:  # each version of the bindings has a class of its own for it
-        raise CublasLt.not_loaded(op, "libcublasLt", error) from None
-    return cublasLt
-
-
 def installed() -> dict[str, str]:
     """The library and its version, on which its algorithms depend; nothing if it is not there."""
     try:
-        return {"cublas": str(bindings("tune").get_version())}
+        return {"cublas": str(CublasLt.bindings("tune").get_version())}
     except ArgumentError:
         return {}
 
@@ -78,13 +56,19 @@ class CublasLt(Library):
         CudaError: it does not start.
     """
 
-    extra, title, made = "cublas", "cuBLASLt", "products"
+    extra, title, file, made = "cublas", "cuBLASLt", "libcublasLt", "products"
 
     def __init__(self, gpu: DriverCalls) -> None:
-        self.lt = bindings()
+        self.lt = self.bindings()
         super().__init__(gpu, self.lt, self.lt.cuBLASLtError)
         self.handle = self.call("create")
         self._products: dict[LibraryProduct, LoadedProduct] = {}
+
+    @staticmethod
+    def imported() -> Any:
+        from nvmath.bindings import cublasLt
+
+        return cublasLt
 
     def product(self, product: LibraryProduct) -> LoadedProduct:
         """A product ready to launch; the same object for the same product."""
@@ -222,4 +206,4 @@ class LoadedProduct:
         return self.library.captured(lambda stream: self.start(words, stream))
 
 
-__all__ = ["CublasLt", "LoadedProduct", "bindings", "installed"]
+__all__ = ["CublasLt", "LoadedProduct", "installed"]

@@ -12,7 +12,6 @@ from typing import Any
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.libraries.library import Library
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.lowering.codegen.library_call import LibraryTransform
 
 WORD = 8  # bytes
@@ -22,27 +21,6 @@ WITH_SIGN = ("C2C", "Z2Z")
 # Of an element of the operand, in bytes; addresses are multiples of a complex one.
 ITEMSIZES = {"C2C": 8, "R2C": 4, "C2R": 8, "Z2Z": 16, "D2Z": 8, "Z2D": 16}
 ALIGNED = {kind: 16 if "Z" in kind else 8 for kind in ITEMSIZES}
-
-
-def bindings(op: str = "kernels.provider") -> Any:
-    """The module `nvmath.bindings.cufft`, whose library has been found.
-
-    Args:
-        op: what asks for it.
-
-    Raises:
-        ArgumentError: the package or the library is not installed.
-    """
-    try:
-        with forks_wait:
-            from nvmath.bindings import cufft
-    except ImportError as error:
-        raise Cufft.absent(op, f"no package nvmath-python ({error})") from None
-    try:
-        cufft.get_version()
-    except Exception as error:  # each version of the bindings has a class of its own for it
-        raise Cufft.not_loaded(op, "libcufft", error) from None
-    return cufft
 
 
 class Cufft(Library):
@@ -55,14 +33,20 @@ class Cufft(Library):
         ArgumentError: the library is not installed.
     """
 
-    extra, title, made = "cufft", "cuFFT", "transforms"
+    extra, title, file, made = "cufft", "cuFFT", "libcufft", "transforms"
 
     def __init__(self, gpu: DeviceHandle) -> None:
-        module = bindings()
+        module = self.bindings()
         super().__init__(gpu, module, module.cuFFTError)
         self._allocate = gpu.allocate
         self._workspace: Any = None
         self._transforms: dict[LibraryTransform, LoadedTransform] = {}
+
+    @staticmethod
+    def imported() -> Any:
+        from nvmath.bindings import cufft
+
+        return cufft
 
     def transform(self, transform: LibraryTransform) -> LoadedTransform:
         """A transform ready to launch; the same object for the same transform."""
@@ -137,4 +121,4 @@ class LoadedTransform:
         return self.library.captured(lambda stream: self.start(words, stream))
 
 
-__all__ = ["Cufft", "LoadedTransform", "bindings"]
+__all__ = ["Cufft", "LoadedTransform"]

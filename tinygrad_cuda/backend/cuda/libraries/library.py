@@ -7,7 +7,7 @@ from typing import Any
 
 from tinygrad_cuda.backend.cuda.handles import DriverCalls
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
-from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.locks import forks_wait, new_lock
 
 
 class Library:
@@ -21,16 +21,45 @@ class Library:
     Attributes:
         extra: that installs it.
         title: its name for a reader.
+        file: what its bindings load, without the version.
         made: what it makes in place of kernels.
     """
 
-    extra, title, made = "", "", ""
+    extra, title, file, made = "", "", "", ""
 
     def __init__(self, gpu: DriverCalls, module: Any, failure: type[Exception]) -> None:
         self.gpu, self.module, self.failure = gpu, module, failure
         self.lock = new_lock()
         self._stream: Any = None  # of captures
         gpu.enter()
+
+    @staticmethod
+    def imported() -> Any:
+        """The module of its bindings, which may not be there."""
+        raise NotImplementedError
+
+    @classmethod
+    def bindings(cls, op: str = "kernels.provider") -> Any:
+        """The module of its bindings, whose library has been found.
+
+        Args:
+            op: what asks for it.
+
+        Raises:
+            ArgumentError: the package or the library is not installed.
+        """
+        try:
+            with forks_wait:
+                module = cls.imported()
+        except ImportError as error:
+            raise cls.absent(op, f"no package nvmath-python ({error})") from None
+        try:
+            module.get_version()
+        except Exception as error:  # each version of the bindings has a class of its own for it
+            text = str(error).splitlines() or [type(error).__name__]
+            reason = f"nvmath-python does not load {cls.file} ({text[0]})"
+            raise cls.absent(op, reason) from None
+        return module
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls the library.
@@ -81,12 +110,6 @@ class Library:
             expect=f"pip install 'tinygrad_cuda[{cls.extra}]'", actual=actual,
             hint=f"{cls.made} need no library: tc.kernels.provider(None)",
         )  # fmt: skip
-
-    @classmethod
-    def not_loaded(cls, op: str, library: str, error: Exception) -> ArgumentError:
-        """The same, where the bindings are there alone."""
-        text = str(error).splitlines() or [type(error).__name__]
-        return cls.absent(op, f"nvmath-python does not load {library} ({text[0]})")
 
 
 __all__ = ["Library"]
