@@ -236,11 +236,7 @@ class OneHotCategorical(Distribution):
 class OneHotCategoricalStraightThrough(OneHotCategorical):
     """`OneHotCategorical` whose samples pass gradients to the probabilities, as if they were them.
 
-    Args:
-        probs, logits, validate_args: as of `Categorical`.
-
-    Raises:
-        ArgumentError: as by `Categorical`.
+    Args and errors as of `OneHotCategorical`.
     """
 
     has_rsample = True

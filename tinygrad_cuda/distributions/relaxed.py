@@ -23,12 +23,10 @@ class RelaxedBernoulli(Distribution):
 
     Args:
         temperature: above zero; 0 would give `Bernoulli`.
-        probs: of one; or else
-        logits: the logarithms of its odds.
-        validate_args: whether parameters and values are looked at and checked.
+        probs, logits, validate_args: as of `Bernoulli`.
 
     Raises:
-        ArgumentError: both or none are given, or a probability is out of range.
+        ArgumentError: as by `Bernoulli`.
     """
 
     has_rsample = True
