@@ -51,10 +51,15 @@ def execution_order(
     if not copies:
         return _freeing_order(before, traffic, sizes)
     others = [kernel for kernel in before if kernel not in copies]
-    own = {kernel: [copy for copy in copies if copy in before[kernel]] for kernel in others}
+    own: dict[K, list[K]] = {kernel: [] for kernel in others}
+    after = _successors(before)
+    for copy in copies:
+        for later in after[copy]:
+            own[later].append(copy)
     waits, joined, taken = dict[K, set[K]](), dict[K, Traffic](), set[K]()
     for kernel in others:
-        waits[kernel] = (before[kernel] - copies.keys()).union(*(before[c] for c in own[kernel]))
+        waits[kernel] = set(before[kernel]).union(*(before[c] for c in own[kernel]))
+        waits[kernel].difference_update(own[kernel])
         own_reads, stores = traffic[kernel].reads, list(traffic[kernel].stores)
         first = {copy: None for copy in own[kernel] if copy not in taken}
         taken.update(first)
@@ -74,6 +79,7 @@ def _late_copies(
     """Copies of at least as many bytes as they read that others wait for, and what they store."""
     awaited = {earlier for waits in before.values() for earlier in waits}
     copies = {kernel for kernel in before if traffic[kernel].copies}
+    candidates = copies & awaited
 
     def frees_nothing(copy: K) -> bool:
         stores, reads = traffic[copy].stores, traffic[copy].reads
@@ -82,7 +88,7 @@ def _late_copies(
     return {
         copy: traffic[copy].stores
         for copy in before
-        if copy in copies & awaited and copies.isdisjoint(before[copy]) and frees_nothing(copy)
+        if copy in candidates and copies.isdisjoint(before[copy]) and frees_nothing(copy)
     }
 
 
