@@ -1,4 +1,4 @@
-"""Whether a cache of machine code is the user's own: what others could have put there is not run.
+"""Files of caches that are the user's own: what others could have put there is not run.
 
 On Windows, whose files have no owner in this sense, everything is taken as the user's own.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -63,6 +65,26 @@ def read_own(path: Path) -> bytes | None:
             return file.read()
     except OSError:
         return None
+
+
+def write_own(path: Path, data: bytes) -> None:
+    """Writes a file of this user's alone in one step: readers see the old one, the new or none.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o600)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        if os.name == "nt" and path.exists():
+            return  # Windows refuses to replace a file that another process reads: it stays
+        raise
 
 
 def is_own(info: os.stat_result) -> bool:

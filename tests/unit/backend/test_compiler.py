@@ -163,11 +163,13 @@ def test_a_full_disk_means_one_warning_and_memory(
         def __exit__(self, *_: object) -> None:
             pass
 
-    def open_full(path: Any, mode: str) -> FullFile:
+    def open_full(path: Any, mode: str) -> Any:
+        if mode == "rb":
+            return open(path, mode)
         Path(path).touch()
         return FullFile()
 
-    monkeypatch.setattr(compiler, "open", open_full, raising=False)
+    monkeypatch.setattr(ownership, "open", open_full, raising=False)
     check_memory_only(runs, "No space left")
     assert list(cache.iterdir()) == []  # no torn file stays behind
 
@@ -176,9 +178,11 @@ def test_a_read_only_folder_means_one_warning_and_memory(
     cache: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Any, mode: str) -> Any:
+        if mode == "rb":
+            return open(path, mode)
         raise PermissionError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(compiler, "open", refuse, raising=False)
+    monkeypatch.setattr(ownership, "open", refuse, raising=False)
     check_memory_only(runs, "Read-only")
 
 
@@ -197,6 +201,8 @@ def test_an_unreadable_folder_is_a_miss(
     compiler.clear_memory()
 
     def refuse(path: Any, mode: str) -> Any:
+        if mode != "rb":
+            return open(path, mode)
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(ownership, "open", refuse, raising=False)

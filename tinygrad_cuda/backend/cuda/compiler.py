@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, numbered_lines
-from tinygrad_cuda.core.ownership import distrust, own_folder, read_own
+from tinygrad_cuda.core.ownership import distrust, own_folder, read_own, write_own
 
 FORMAT = "1"  # of a cache entry; part of the key, so a change of it makes old entries misses
 # No contraction: what the compiler fuses would depend on what else stands in a kernel. Sums of
@@ -332,8 +332,8 @@ class _CubinCache:
             if reason := own_folder(folder):
                 self._refuse(folder, reason)
                 return
-            _write(folder / f"{binary.key}.cu", source.encode())
-            _write(folder / f"{binary.key}.cubin", _pack(binary.cubin, binary.log))
+            write_own(folder / f"{binary.key}.cu", source.encode())
+            write_own(folder / f"{binary.key}.cubin", _pack(binary.cubin, binary.log))
         except OSError as error:
             self._refuse(folder, error.strerror or str(error))
 
@@ -364,22 +364,6 @@ _cache = _CubinCache()
 
 def _folder() -> Path:
     return settings.cache_dir / "cuda"
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file in one step: readers see the old one, the new one, or none."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o600)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)
-        if os.name == "nt" and path.exists():
-            return  # Windows refuses to replace a file that another process reads: same content
-        raise
 
 
 def _pack(cubin: bytes, log: str) -> bytes:

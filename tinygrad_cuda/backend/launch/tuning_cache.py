@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import threading
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.ownership import distrust, own_folder, read_own
+from tinygrad_cuda.core.ownership import distrust, own_folder, read_own, write_own
 from tinygrad_cuda.lowering.tuning_table import Tuned
 
 FORMAT = 1
@@ -62,7 +59,7 @@ class TuningCache:
                 self._refuse(folder, reason)
                 return
             name = hashlib.sha256(key.encode()).hexdigest()[:40]
-            _move_into_place(folder / f"{name}.json", _packed(key, tuned, self.machine))
+            write_own(folder / f"{name}.json", _packed(key, tuned, self.machine))
         except OSError as error:
             self._refuse(folder, error.strerror or str(error))
 
@@ -99,19 +96,3 @@ def _unpacked(data: bytes | None, machine: str) -> tuple[str, Tuned] | None:
 
 def _digest(entry: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
-
-
-def _move_into_place(path: Path, data: bytes) -> None:
-    """Writes a file in one step: readers see the old one, the new one, or none."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o600)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)
-        if os.name == "nt" and path.exists():
-            return  # Windows refuses to replace a file that another process reads
-        raise
