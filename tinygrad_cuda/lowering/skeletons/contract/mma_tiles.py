@@ -10,6 +10,8 @@ from typing import Any
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     Product,
     ProductCut,
+    output_blocks,
+    split_cuts,
     split_k,
 )
 from tinygrad_cuda.lowering.target import Target
@@ -20,6 +22,7 @@ STAGED = 64  # columns that a warp stages in shared memory at once
 SWIZZLE = 128  # bytes of a row that wgmma reads
 SUMS = 64  # of a thread, that leave registers for a second block
 SLICE_K = 128  # values of k in a split-K slice at least
+WAVES = 4  # of blocks that split-K makes at most
 
 # Fitted to 460 measurements on an H200 (lab/matrix_units.py), in clocks as in `tile_heuristics`.
 STEP = {"mma": 650, "wgmma": 300}  # clocks of a step of the loop over k at least
@@ -338,29 +341,17 @@ def cuts_of(product: Product, target: Target, tiles: Tiles) -> list[ProductCut[A
     """Those that `quickest_cut` chooses from."""
     tiles = tuple(tile for tile in tiles if tile.shared <= target.block_shared)
     whole = [tile for tile in tiles if not isinstance(tile, ClusterTile)]
-    made = [cut for tile in whole for cut in _splits(tile, product, target)]
+    made = [cut for tile in whole for cut in split_cuts(tile, product, target, WAVES, SLICE_K)]
     if len(whole) < len(tiles):
         made += [cut for tile in whole for cut in _shares(tile, product, target)]
         made += _clusters(product, target)
     return made
 
 
-def _splits(tile: MatrixTile, product: Product, target: Target) -> list[ProductCut[Any]]:
-    """The whole sum, and split-K cuts that fill all multiprocessors a few times at most."""
-    blocks, most = _blocks(tile, product), product.k // SLICE_K or 1
-    cuts = {}
-    for waves in (1, 2, 3, 4):
-        slices = min(max(1, target.multiprocessors * waves // blocks), most)
-        for count in (1, slices):
-            cut = split_k(tile, product.k, count)
-            cuts[cut.slices] = cut
-    return list(cuts.values())
-
-
 def _shares(tile: MatrixTile, product: Product, target: Target) -> list[ProductCut[Any]]:
     """Plans of blocks with equal shares of all steps, where whole tiles leave many without work."""
     most = min(target.multiprocessors, target.waiting_blocks)
-    tiles, steps = _blocks(tile, product), -(-product.k // tile.k)
+    tiles, steps = output_blocks(tile, product), -(-product.k // tile.k)
     if not isinstance(tile, TmaTile) or tile.ping_pong:
         return []
     if not most // 2 < tiles < most or tiles * steps < SHARE_STEPS * most:
@@ -377,13 +368,9 @@ def _clusters(product: Product, target: Target) -> list[ProductCut[Any]]:
             replace(cut, cluster=True)
             for cut in cuts
             if cut.slices in CLUSTER_SLICES
-            and _blocks(tile, product) * cut.slices <= target.multiprocessors
+            and output_blocks(tile, product) * cut.slices <= target.multiprocessors
         ]
     return made
-
-
-def _blocks(tile: MatrixTile, product: Product) -> int:
-    return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
 
 def _tma_clocks(tile: TmaTile, each: int, steps: int, work: float) -> float:
@@ -398,7 +385,7 @@ def _tma_clocks(tile: TmaTile, each: int, steps: int, work: float) -> float:
 def _share_clocks(cut: ProductCut[Any], product: Product, work: float) -> float:
     """The time of a block with a share: its steps, sums for another block, and those of others."""
     tile: TmaTile = cut.tile
-    tiles, steps = _blocks(tile, product), -(-product.k // tile.k)
+    tiles, steps = output_blocks(tile, product), -(-product.k // tile.k)
     moved = tile.m * tile.n * 4 / SHARED_BYTES
     others = -(-cut.shares // tiles)
     multiplied = tiles * steps / cut.shares * max(work, tile.slots / BROUGHT) / SHARE_SPEED
@@ -419,7 +406,7 @@ def _memory_clocks(product: Product, tile: MatrixTile, target: Target) -> float:
 def clocks(cut: ProductCut[Any], product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
     tile: MatrixTile = cut.tile
-    blocks = _blocks(tile, product) * cut.slices
+    blocks = output_blocks(tile, product) * cut.slices
     steps = cut.chunk // tile.k
     each, resident = -(-blocks // target.multiprocessors), tile.resident(target)
     work = tile.m * tile.n * tile.k / (target.matrix_lanes * tile.speed)

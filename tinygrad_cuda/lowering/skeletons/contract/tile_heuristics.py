@@ -12,6 +12,7 @@ from tinygrad_cuda.lowering.target import Target
 
 PAD = 4  # elements between the rows of a tile in shared memory, against bank conflicts
 SLICE_K = 32  # values of k in a split-K slice at least
+WAVES = 8  # of blocks that split-K makes at most
 FEW_ROWS = 8  # rows of A of which a thread may compute all
 STREAMED = 4  # resident blocks of a multiprocessor, where threads wait for memory
 
@@ -181,7 +182,7 @@ def cuts_of(product: Product, target: Target) -> list[ProductCut[Tile]]:
         and (product.itemsize <= 4 or tile.rows * tile.cols <= 16)
         and tile.shared(product.itemsize) <= target.tile_shared
     ]
-    return [cut for tile in tiles for cut in _splits(tile, product, target)]
+    return [cut for tile in tiles for cut in split_cuts(tile, product, target)]
 
 
 def split_k(tile: TileT, k: int, slices: int) -> ProductCut[TileT]:
@@ -191,16 +192,24 @@ def split_k(tile: TileT, k: int, slices: int) -> ProductCut[TileT]:
     return ProductCut(tile, each * tile.k, -(-steps // each))
 
 
-def _blocks(tile: Tile, product: Product) -> int:
+def output_blocks(tile: BlockTile, product: Product) -> int:
+    """How many blocks have all outputs, if none shares its tile."""
     return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
 
-def _splits(tile: Tile, product: Product, target: Target) -> list[ProductCut[Tile]]:
-    """The whole sum, and split-K cuts that fill all multiprocessors a few times at most."""
+def split_cuts(
+    tile: TileT, product: Product, target: Target, waves: int = WAVES, slice_k: int = SLICE_K
+) -> list[ProductCut[TileT]]:
+    """The whole sum, and split-K cuts that fill all multiprocessors a few times at most.
+
+    Args:
+        waves: how often at most.
+        slice_k: values of k in a slice at least.
+    """
     cuts = {}
-    blocks, most = _blocks(tile, product), product.k // SLICE_K or 1
-    for turns in range(1, 9):
-        slices = min(max(1, target.multiprocessors * turns // blocks), most)
+    blocks, most = output_blocks(tile, product), product.k // slice_k or 1
+    for wave in range(1, waves + 1):
+        slices = min(max(1, target.multiprocessors * wave // blocks), most)
         for count in (1, slices):
             cut = split_k(tile, product.k, count)
             cuts[cut.slices] = cut
@@ -210,7 +219,7 @@ def _splits(tile: Tile, product: Product, target: Target) -> list[ProductCut[Til
 def clocks(cut: ProductCut[Tile], product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
     tile, itemsize = cut.tile, product.itemsize
-    blocks = _blocks(tile, product) * cut.slices
+    blocks = output_blocks(tile, product) * cut.slices
     steps = cut.chunk // tile.k
     each = -(-blocks // target.multiprocessors)
     resident = tile.resident(itemsize, target)
