@@ -142,6 +142,32 @@ def trained(where: str, half: bool, last: bool) -> dict[str, Array]:
     return found | {name: b.numpy() for name, b in model.named_buffers()}
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["tf32", "bf16"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_images_of_few_channels(
+    device: str, high: Any, rank: int, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read as they lie, with a stride and a dilation; the result has its channels last."""
+    monkeypatch.setattr(algorithms.channels_last, "has_few_channels", lambda node: False)
+    shape = (2, 3, *(9, 8, 7)[:rank])
+    stride, dilation = (2, 1, 1)[:rank], (1, 2, 1)[:rank]
+    conv = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+
+    def gradients(where: str) -> list[Array]:
+        x = tc.tensor(numbers(1, *shape), device=where, requires_grad=True)
+        sizes = ((8, 3), (8, 8))
+        weights = [numbers(2 + n, *size, *(3,) * rank) / 6 for n, size in enumerate(sizes)]
+        first, second = (tc.tensor(w, device=where, requires_grad=True) for w in weights)
+        with tc.autocast(where, dtype=tc.bfloat16, enabled=half):
+            y = conv(x, first, stride=stride, dilation=dilation, padding=1)
+            loss = conv(F.silu(y), second, padding=1).float().square().mean()
+        loss.backward()
+        return [t.grad.numpy() for t in (x, first, second)]
+
+    for a, b in zip(gradients("cpu"), gradients(device), strict=True):
+        assert np.abs(a - b).max() <= (3e-2 if half else 1e-2) * np.abs(a).max()
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("half", [False, True], ids=["tf32", "bf16"])
 def test_a_training_step(device: str, high: Any, half: bool, last: bool) -> None:

@@ -380,21 +380,32 @@ def _channels_last(problem: Problem) -> Candidate | str:
     if reason := channels_last.refusal(node):
         return reason
     nbytes = channels_last.moved_bytes(node)
-    moved = 0 if problem.last else nbytes / (channels_last.SPEED * target.traffic)
-    windows = node.op is not convolution and prod(node.shape[2:]) > 1
+    moved = 0.0 if problem.last else _turning_clocks(nbytes, target)
+    one_tap = prod(channels_last.taps_of(node)) == 1
+    windows = node.op is not convolution and not one_tap
     tiers = [_wgmma, _mma, _mn_major_windows if windows else _tf32]
-    if SPLIT_WINDOWS or not nbytes:
+    if SPLIT_WINDOWS or not nbytes or (problem.last and one_tap):
         tiers += [_wgmma_split, _mma_split]
+    if problem.last and one_tap:
+        tiers.append(_tiled)
     made = [tier(problem) for tier in tiers]
     times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
     if not times:
         return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
-    time = min(times) + moved + (channels_last.LAUNCH if moved else 0)
+    # The others are to put images in the order of their axes, where these lie last.
+    turned = channels_last.read_bytes(node) if problem.last else 0
+    time = min(times) + moved - _turning_clocks(2 * turned, target)
     exact = settings.winograd and settings.matmul_precision not in ROUNDED
     tiles = _winograd(problem) if exact else ""
     if isinstance(tiles, Candidate) and tiles.clocks < time:
         return f"{time:.0f} clocks, winograd {tiles.clocks:.0f}"
     return Candidate(ChannelsLast(), time)
+
+
+def _turning_clocks(nbytes: int, target: Target) -> float:
+    """An estimate of the time of putting images in another order: bytes that are moved for it."""
+    per_clock = channels_last.SPEED * target.traffic
+    return nbytes / per_clock + channels_last.LAUNCH if nbytes else 0.0
 
 
 def _depthwise(problem: Problem) -> Candidate | str:
@@ -762,6 +773,8 @@ def choose_algorithms(outputs: Sequence[Node], target: Target) -> Chosen:
             new[node] = choosing.on_matrix_units(node, made)
         elif node in choosing.either:
             new[node] = choosing.as_images_lie(node, made)
+        elif node in choosing.thin:
+            new[node] = choosing.of_thin_images(node, made)
         elif node.op.kind == "contraction" and 0 not in node.shape:
             new[node] = choosing.by_tier(node, made)
         else:
@@ -778,6 +791,7 @@ class _Choosing:
         on_units: convolutions that read images with the channels last, and whether these get more
             channels.
         either: those of few channels a group, which take images as they lie.
+        thin: those of few channels in all, whose result, or cotangent, has its channels last.
         turns: whether what stands between them lies so, too.
         layouts: values that lie in another order than their axes.
         ends: movements that are all that reads a convolution.
@@ -797,15 +811,20 @@ class _Choosing:
         convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
         self.on_units = self._first(convolutions)
         self.either = {node for node in convolutions if self._takes_either(node)}
-        self.layouts, self.ends = Layouts(), set[Node]()
+        self.layouts, self.ends, self.thin = Layouts(), set[Node](), set[Node]()
         # Parts of float32 are loaded from either order, and Winograd's tiles beside them from one.
         rounded = settings.matmul_precision in ROUNDED
         self.turns = any(node.dtype.is_half or rounded for node in self.on_units)
         self.turns |= any(map(_lie_last, self.either))
         if self.turns:
-            wants = wanted_orders(order, outputs, self.on_units, self.either)
-            self.on_units |= self._beside_others(convolutions, wants)
-            self.layouts = Layouts(wanted_orders(order, outputs, self.on_units, self.either))
+            while True:  # what one reads with the channels last another may, too
+                wants = wanted_orders(order, outputs, self.on_units, self.either, self.thin)
+                count = len(self.on_units) + len(self.thin)
+                self.on_units |= self._beside_others(convolutions, wants)
+                self.thin |= self._before_others(convolutions, wants)
+                if len(self.on_units) + len(self.thin) == count:
+                    break
+            self.layouts = Layouts(wants)
             self.ends = _only_reordered(order, outputs, self.on_units)
 
     def _first(self, convolutions: Sequence[Node]) -> dict[Node, bool]:
@@ -828,6 +847,17 @@ class _Choosing:
         others = [node for node in convolutions if node not in self.on_units]
         beside = (n for n in others if any(wants[x] & LAST for x in channels_last.images_of(n)))
         return {node: False for node in beside if self._lies_last(node, True)}
+
+    def _before_others(self, convolutions: Sequence[Node], wants: dict[Node, int]) -> set[Node]:
+        """Convolutions of few channels before others that read the channels last, with gradients.
+
+        In the order of the axes their result would be turned on its way, and its cotangent back.
+        """
+        others = [n for n in convolutions if n not in self.on_units and n not in self.either]
+        thin = [node for node in others if channels_last.is_thin(node)]
+        before = {n for n in thin if n.op is convolution and wants[n] & LAST}
+        images = {node.sources[0] for node in before}
+        return before.union(n for n in thin if n.op is not convolution and n.sources[1] in images)
 
     def _lies_last(self, node: Node, anyway: bool = False) -> bool:
         problem = problem_of(node, self.target)._replace(last=anyway)
@@ -880,6 +910,15 @@ class _Choosing:
             made = layouts.put(made, channels_first(len(made.shape)))
         return channels_last.own_part(made, node)
 
+    def of_thin_images(self, node: Node, made: Node) -> Node:
+        """A convolution of few channels, or its weight gradient, beside images with these last."""
+        layouts, own = self.layouts, made.op is convolution
+        if not (layouts.in_last_order(node) if own else layouts.last(made.sources[0])):
+            return self.by_tier(node, made)
+        product = channels_last.as_thin_product(made, layouts)
+        product = self._chosen(product, choose(product, self.target, self.tiers))
+        return layouts.put(product, channels_first(len(made.shape))) if own else product
+
     def by_tier(self, node: Node, made: Node, decision: Decision | None = None) -> Node:
         """Any other product or convolution, which its tier may replace by several nodes."""
         sources = made.sources
@@ -888,8 +927,6 @@ class _Choosing:
             decision = self.in_order.get(node) or self._noted(node, made)
         tiers = forced or self.tiers
         if made.op in IMPLICIT:
-            if self.problems is None:  # what a table has was measured with the stride
-                made = channels_last.of_read_pixels(made, self.layouts, self._read_late(node))
             made = with_sources(made, tuple(map(self.layouts.row_major, made.sources)))
         choice = self._taken(decision, made) or choose(made, self.target, tiers)
         if isinstance(choice.cut, ChannelsLast):  # over what its sources have become
@@ -903,17 +940,6 @@ class _Choosing:
             (planes,) = made.sources
             self.choices[planes] = choose(planes, self.target, self.tiers)
         return self._chosen(made, choice)
-
-    def _read_late(self, node: Node) -> bool:
-        """Whether it is a weight gradient of images that another one reads whole.
-
-        As in a residual block whose shortcut has a stride: what the shortcut's own convolution has
-        read of them need not be in memory until then.
-        """
-        gradients = (n for n in self.on_units if n.op is convolution_weight_gradient)
-        return node.op is convolution_weight_gradient and any(
-            other.sources[1] is node.sources[1] for other in gradients
-        )
 
     def _by_provider(self, made: Node) -> bool:
         """Whether the library that the user has chosen makes it, whatever another kernel takes."""

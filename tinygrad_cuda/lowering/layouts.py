@@ -106,30 +106,16 @@ class Layouts:
         self.arranged[node] = Arranged(value, axes)
         return node
 
-    def row_major(self, x: Node, key: Any = None) -> Node:
+    def row_major(self, x: Node) -> Node:
         """Images in the order of their axes, stored so if many channels lie last.
 
         Kernels on other units read neighbouring pixels of a channel, once for each tap.
-
-        Args:
-            key: what they are made of, where `x` is a new node each time.
         """
-        if not turns_channels(x):
+        axes = channels_first(len(x.shape))
+        turned = x.op is movement.permute and x.attributes["axes"] == axes
+        if not turned or x.shape[1] < CHANNELS:
             return x
-        return self.copy(x, tuple(range(len(x.shape))), key)
-
-    def pixels(self, x: Node, steps: Shape, again: bool = False) -> Node:
-        """Each so many pixels of images, in the order of their axes, of images in another order.
-
-        Args:
-            again: whether they are copied once more, for a reader that comes late.
-        """
-        (value,) = x.sources
-        both = (1, *steps, 1)
-        shape = tuple(-(-size // step) for size, step in zip(value.shape, both))
-        part = movement.slice_(value, starts=(0,) * len(shape), shape=shape, steps=both)
-        axes = channels_first(len(shape))
-        return self.row_major(movement.permute(part, axes=axes), ("pixels", value, steps, again))
+        return self.copy(x, tuple(range(len(x.shape))))
 
     def as_arranged(self, x: Node, axes: Shape, depth: int = DEPTH) -> Node:
         """The value whose axes in this order are those of a node."""
@@ -229,12 +215,6 @@ class Layouts:
 
 
 Rule = Callable[[Layouts, Node, bool], Node | None]
-
-
-def turns_channels(x: Node) -> bool:
-    """Whether images of many channels are of a value that has these last."""
-    axes = channels_first(len(x.shape))
-    return x.op is movement.permute and x.attributes["axes"] == axes and x.shape[1] >= CHANNELS
 
 
 def channels_first(rank: int) -> Shape:
@@ -417,6 +397,7 @@ def wanted_orders(
     outputs: Sequence[Node],
     on_units: Container[Node],
     either: Container[Node] = (),
+    thin: Container[Node] = (),
 ) -> dict[Node, int]:
     """For each node whether readers want its channels last, in the order of its axes, or either.
 
@@ -425,13 +406,18 @@ def wanted_orders(
         outputs: of the plan, stored in the order of their axes.
         on_units: convolutions that read their images with the channels last.
         either: those that read and store images in the order in which they lie.
+        thin: those that read images of few channels as they lie, and others with these last.
     """
     wants = dict.fromkeys(order, 0)
     for node in outputs:
         wants[node] |= FIRST
     for node in reversed(order):
         for position, source in enumerate(node.sources):
-            wants[source] |= _wanted_of(node, position, wants[node], on_units, either)
+            if node in thin:
+                read = node.op is convolution_weight_gradient and position == 0
+                wants[source] |= LAST if read else 0
+            else:
+                wants[source] |= _wanted_of(node, position, wants[node], on_units, either)
     return wants
 
 

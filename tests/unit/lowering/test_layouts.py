@@ -138,30 +138,52 @@ def readers_of(schedule: Schedule, shape: tuple[int, ...]) -> list[list[Kernel]]
     return [[k for k in kernels if n in k.reads] for n in copies if n.shape == shape]
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_convolution_of_one_tap_copies_the_pixels_that_it_reads(frozen: bool) -> None:
-    """Of images with a stride of 2, by tf32: a quarter.
+def _pixels_of(schedule: Schedule, size: int) -> list[Kernel]:
+    """Kernels that store images of this size in the order of their axes."""
+    return [
+        kernel
+        for kernel in schedule.kernels
+        for node in kernel.stores
+        if len(node.shape) == 4 and node.shape[2:] == (size, size)
+    ]
 
-    Once for both passes, and again for the second one where another gradient reads the images.
+
+def test_a_shortcut_with_a_stride_reads_pixels_as_they_lie() -> None:
+    """By tf32 beside convolutions that read the channels last, though it multiplies too little.
+
+    Its images were copied in the order of their axes, its result and gradients lay so.
     """
     numbers = np.zeros((4 * IMAGES, CHANNELS, SIZE, SIZE), np.float32)
-    block = Block(CHANNELS, CHANNELS, 1)
-    last = Block(CHANNELS, 2 * CHANNELS, 2)
-    last.conv1.weight.requires_grad_(not frozen)
+    model = nn.Sequential(Block(CHANNELS, CHANNELS, 1), Block(CHANNELS, 2 * CHANNELS, 2))
 
     def program() -> Any:
-        model = nn.Sequential(block, last).to("emu")
-        model(tc.tensor(numbers, device="emu")).square().mean().backward()
+        model.to("emu")(tc.tensor(numbers, device="emu")).square().mean().backward()
         return [p.grad for p in model.parameters()]
 
     with settings.override(matmul_precision="high"):
         schedule = plan_of(program)
-    found = readers_of(schedule, (4 * IMAGES, CHANNELS, SIZE // 2, SIZE // 2))
-    readers = [kernel for kernels in found for kernel in kernels]
-    assert len(readers) == 2  # the convolution, and its weight's gradient
-    assert all(n.op.name.startswith("convolution") for k in readers for n in k.anchors)
-    assert len(found) == (1 if frozen else 2)
-    assert not readers_of(schedule, numbers.shape)
+    products = [k for k in schedule.kernels if k.choice is not None]
+    assert len(products) == 3 * 5 - 1 and not _pixels_of(schedule, SIZE // 2)
+    assert all(n.op.name == "matmul" for k in products for n in k.anchors)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["tf32", "bf16"])
+def test_images_of_one_channel_become_images_with_the_channels_last(half: bool) -> None:
+    """Its own result was stored in the order of the axes, and turned with its cotangent."""
+    model = nn.Sequential(nn.Conv2d(1, CHANNELS, 3, padding=1), Block(CHANNELS, CHANNELS, 1))
+
+    def program() -> Any:
+        model.to("emu")
+        x = tc.tensor(np.zeros((4 * IMAGES, 1, SIZE, SIZE), np.float32), device="emu")
+        with tc.autocast("emu", dtype=tc.bfloat16, enabled=half):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        return [p.grad for p in model.parameters()]
+
+    with settings.override(matmul_precision="high"):
+        schedule = plan_of(program)
+    assert not _pixels_of(schedule, SIZE)
+    assert half or not reorders(schedule)  # with zeros behind the channel they are stored so
 
 
 def test_float32_has_no_other_order() -> None:

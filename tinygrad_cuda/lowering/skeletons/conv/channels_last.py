@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import common, contraction, movement
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
 from tinygrad_cuda.graph.ops.windows import WindowColumns, padded, windows
-from tinygrad_cuda.lowering.layouts import Layouts, turns_channels
+from tinygrad_cuda.lowering.layouts import CHANNELS, Layouts
+from tinygrad_cuda.lowering.skeletons.conv.windows import operands_of
 
 COPY = 16  # bytes
 BOX = 128  # bytes of channels that TMA takes at once
@@ -47,6 +49,40 @@ def has_few_channels(node: Node) -> bool:
     return one_group and node.dtype.is_half and _input(node).shape[1] < _together(node)
 
 
+def is_thin(node: Node) -> bool:
+    """Whether its images alone have too few channels for copies: those that a network is given."""
+    if geometry_of(node.attributes).groups > 1 or not (node.dtype.is_half or node.dtype is float32):
+        return False
+    outputs = node.shape[1] if node.op is convolution else node.sources[0].shape[1]
+    return _input(node).shape[1] < _together(node) and outputs >= CHANNELS
+
+
+def as_thin_product(node: Node, layouts: Layouts) -> Node:
+    """The product of a convolution, or a weight gradient, of images of few channels as they lie.
+
+    ``Y[n, o] = sum over k of X[k, n] W[o, k]`` has the channels last, and ``dW[o, k] = sum over n
+    of dY[n, o] X[k, n]`` reads a cotangent that has; k = (channel, taps).
+    """
+    with gradient_mode(False), recorded_at(node.site):
+        if node.op is convolution:
+            rows, columns = operands_of(node)
+            a, b = (contraction.transpose(_matrix(x)) for x in (columns, rows))
+            shape: Shape = (node.shape[0], *node.shape[2:], node.shape[1])
+        else:
+            _, b = map(_matrix, operands_of(node))
+            g = layouts.put_last(node.sources[0])
+            a = movement.reshape(g, shape=(b.shape[0], g.shape[-1]))
+            a, shape = contraction.transpose(a), node.shape
+        attributes = {"split": (a.shape[0], b.shape[1]), "axes": (0, 1), "shape": shape}
+    outputs = ((shape, node.dtype),)
+    return node_made(contraction.matmul, (a, b), attributes, outputs, node.device, False, node.site)
+
+
+def _matrix(batch: Node) -> Node:
+    """The only matrix of a batch."""
+    return movement.reshape(batch, shape=batch.shape[1:])
+
+
 def with_whole_copies(node: Node, layouts: Layouts) -> Node:
     """A convolution, or a weight gradient, of images with zeros behind few channels.
 
@@ -67,26 +103,6 @@ def _is_given(x: Node) -> bool:
     while x.op is ew.cast:
         (x,) = x.sources
     return x.op is common.buffer
-
-
-def of_read_pixels(node: Node, layouts: Layouts, again: bool = False) -> Node:
-    """A convolution of one tap over the pixels that it reads, if these are to be copied for it.
-
-    With a stride of 2 these are a quarter of the images that would be put in another order.
-
-    Args:
-        again: whether they are copied for it alone, since the images are in memory anyway.
-    """
-    at, images = geometry_of(node.attributes), int(node.op is not convolution)
-    kernel = node.attributes["kernel"] if images else node.sources[1].shape[2:]
-    x, ones = node.sources[images], (1,) * len(at.stride)
-    one_tap = kernel == ones and not any(map(any, at.padding))
-    if not one_tap or at.stride == ones or not turns_channels(x):
-        return node
-    with gradient_mode(False), recorded_at(node.site):
-        sources = list(node.sources)
-        sources[images] = layouts.pixels(x, at.stride, again)
-        return node.op(*sources, **node.attributes | {"stride": ones})
 
 
 def own_part(made: Node, node: Node) -> Node:
@@ -112,6 +128,15 @@ def moved_bytes(node: Node) -> int:
     elif not _pixels(node):  # one pixel of each window, of which rows are read whole
         moved = prod(x.shape[:2]) * (prod(sizes[:-1]) * x.shape[-1] + prod(sizes))
     return moved * node.dtype.itemsize
+
+
+def read_bytes(node: Node) -> int:
+    """Of the elements of its images that windows have."""
+    taps, sizes = _windows(node)
+    x, others = _input(node), images_of(node)[node.op is convolution :]
+    pixels = prod(sizes) if prod(taps) == 1 else prod(x.shape[2:])
+    elements = prod(x.shape[:2]) * pixels + sum(prod(g.shape) for g in others if g is not x)
+    return elements * node.dtype.itemsize
 
 
 def k_major(node: Node, along_k: tuple[bool, bool], layouts: Layouts) -> Node:
@@ -159,6 +184,11 @@ def _input(node: Node) -> Node:
 def images_of(node: Node) -> tuple[Node, ...]:
     """The operands that are images."""
     return node.sources[:1] if node.op is convolution else node.sources
+
+
+def taps_of(node: Node) -> Shape:
+    """Taps of a window along each axis."""
+    return _windows(node)[0]
 
 
 def _windows(node: Node) -> tuple[Shape, Shape]:
