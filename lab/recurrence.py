@@ -1,10 +1,12 @@
 """Recurrent steps in one kernel beside cuDNN's layers: ways to divide units and sequences.
 
     python -m lab.recurrence OUT.json [--seconds S]
+    python -m lab.recurrence OUT.json --precision tf32x3 --cases all    beside float32 units
 
 Ours is the kernel of the steps alone, of states that lie in memory; torch's a whole layer by cuDNN,
 with the products of inputs and the gradients of weights, and beside it those products alone.
-States and gradients are compared with NumPy's in float64.
+States and gradients are compared with NumPy's in float64. `--cases all` times float32 units and the
+precision side by side over a range of sizes, by which the choice between them is fitted.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,19 +64,23 @@ CASES = tuple(
 )  # fmt: skip
 
 
+def shapes_of(case: Case) -> list[tuple[int, ...]]:
+    """Of the cotangents of states, the gates and the weight."""
+    rows, count = (case.steps, case.batch), 4 if case.cell == "lstm" else 3
+    return [(*rows, case.units), (*rows, count * case.units), (count * case.units, case.units)]
+
+
+@lru_cache(maxsize=1)
 def arrays_of(case: Case) -> list[Any]:
-    """Cotangents of states, gates, weight, and of an LSTM the cotangents of memories."""
-    rng, count = np.random.default_rng(0), 4 if case.cell == "lstm" else 3
-    rows = (case.steps, case.batch)
-    shapes = [(*rows, case.units), (*rows, count * case.units), (count * case.units, case.units)]
-    scales = (1.0, 1.0, case.units**-0.5)
-    return [s * rng.standard_normal(shape) for s, shape in zip(scales, shapes)]
+    """Normal numbers in these shapes."""
+    rng, scales = np.random.default_rng(0), (1.0, 1.0, case.units**-0.5)
+    return [s * rng.standard_normal(shape) for s, shape in zip(scales, shapes_of(case))]
 
 
 def recorded(case: Case) -> tuple[Any, dict[str, Node]]:
     """The program of a layer's steps and of their gradients, and its inputs."""
     new, dtype = Inputs(), getattr(dtypes, case.dtype)
-    g, gates, weight = (new(*x.shape, dtype=dtype) for x in arrays_of(case))
+    g, gates, weight = (new(*shape, dtype=dtype) for shape in shapes_of(case))
     state = new(case.batch, case.units, dtype=dtype)
     how = {"reverse": False}
     if case.cell == "lstm":
@@ -104,6 +111,14 @@ def expected(case: Case) -> list[Any]:
         ]
     out, active = rc.gru.numpy(gates, weight, np.zeros(case.units), state, reverse=False)
     return [out, rc.gru_backward.numpy(g, active, out, state, weight, reverse=False)[0]]
+
+
+# Hidden units and sequences between which float32 units and split products change places.
+RANGE = tuple(
+    Case(cell, 35, batch, units, "float32")
+    for cell in ("lstm", "gru") for units in (128, 256, 384, 512, 650, 1024)
+    for batch in (16, 64, 128)
+)  # fmt: skip
 
 
 def _fitting(node: Node) -> list[tiles.RecurrenceTile]:
@@ -222,26 +237,104 @@ def peers(case: Case, runner: Runner) -> dict[str, float]:
 
 
 def measure(case: Case, runner: Runner, variants: Sequence[Variant]) -> dict[str, Any]:
-    want, rows, torch = expected(case), [], runner.torch
+    want, rows = expected(case), []
     made = [lowered(case, variant) for variant in variants]
     binaries = compiler.compile_many([one.source for one, _, _ in made], "sm_90a")
     for variant, (one, program, inputs), binary in zip(variants, made, binaries, strict=True):
-        memory = memory_of(one, program, inputs, case, torch)
-        times, cuts = [], []
-        for launch in one.launches:
-            part = type("Made", (), {"launches": [launch]})
-            run = runner.launcher(part, binary.cubin, memory)
-            run()
-            run()  # its flags go on from the first run's
-            torch.cuda.synchronize()
-            times.append(runner.time(run))
-            cuts.append(launch.stages[0].label.split(":")[0])
-        errors = [
-            float(np.abs(memory[node].double().cpu().numpy() - value).max() / np.abs(value).max())
-            for node, value in zip(program.outputs, want, strict=True)
-        ]
+        memory = memory_of(one, program, inputs, case, runner.torch)
+        times = times_of(one, binary.cubin, memory, runner)
+        cuts = [launch.stages[0].label.split(":")[0] for launch in one.launches]
+        errors = errors_of(memory, program, want)
         rows.append({"variant": variant, "cuts": cuts, "us": times, "errors": errors})
     return {"case": case, "peers": peers(case, runner), "rows": rows}
+
+
+def errors_of(memory: Any, program: Any, want: Sequence[Any]) -> list[float]:
+    """The largest of the states and of the gradients, over the largest of each."""
+    return [
+        float(np.abs(memory[node].double().cpu().numpy() - value).max() / np.abs(value).max())
+        for node, value in zip(program.outputs, want, strict=True)
+    ]
+
+
+def times_of(made: Any, cubin: bytes, memory: Any, runner: Runner) -> list[float]:
+    """Microseconds of each launch."""
+    times = []
+    for launch in made.launches:
+        run = runner.launcher(type("Made", (), {"launches": [launch]}), cubin, memory)
+        run()
+        run()  # its flags go on from the first run's
+        runner.torch.cuda.synchronize()
+        times.append(runner.time(run))
+    return times
+
+
+class Way(NamedTuple):
+    """A case at a precision: the program, and the clocks of a step, forward and backward."""
+
+    case: Case
+    precision: str
+    made: Any
+    program: Any
+    inputs: dict[str, Node]
+    clocks: list[float]
+
+
+def way_of(case: Case, precision: str) -> Way | None:
+    """None where no kernel fits."""
+    with settings.override(matmul_precision=precision):
+        program, _ = recorded(case)
+        cuts = [tiles.tile_of(node.sources[0], TARGET) for node in program.outputs]
+        clocks = [cut.clocks for cut in cuts if isinstance(cut, tiles.RecurrenceTile)]
+        if len(clocks) < len(cuts):
+            return None
+        return Way(case, precision, *lowered(case, Variant()), clocks)
+
+
+def chosen_of(case: Case) -> list[str]:
+    """The units at `highest`, forward and backward."""
+    with settings.override(matmul_precision="highest"):
+        program, _ = recorded(case)
+        return [tiles.unit_of(node.sources[0], TARGET) for node in program.outputs]
+
+
+def side_by_side(given: argparse.Namespace) -> None:
+    """Float32 units and another precision over RANGE, as far as the time lasts."""
+    began, runner, results = time.perf_counter(), Runner(), []
+    words = "ieee", "tf32x3" if given.precision == "highest" else given.precision
+    ways = [[way_of(case, word) for word in words] for case in RANGE]
+    pairs = [(first, second) for first, second in ways if first and second]
+    sources = [way.made.source for pair in pairs for way in pair]
+    binaries = iter(compiler.compile_many(sources, "sm_90a"))
+    print(f"{len(sources)} programs compiled in {time.perf_counter() - began:.0f} s", flush=True)
+    print(f"of each forward, backward: us of {words[0]}, us of {words[1]}, their ratio, predicted")
+    for pair in pairs:
+        cubins = [next(binaries).cubin for _ in pair]
+        case, chosen = pair[0].case, chosen_of(pair[0].case)
+        if time.perf_counter() - began > given.seconds:
+            print("no time for", case)
+            continue
+        us, off, want = [], [], expected(case)
+        for way, cubin in zip(pair, cubins, strict=True):
+            memory = memory_of(way.made, way.program, way.inputs, case, runner.torch)
+            us.append(times_of(way.made, cubin, memory, runner))
+            off.append(errors_of(memory, way.program, want))
+        clocks = [way.clocks for way in pair]
+        results.append({"case": case, "us": us, "errors": off, "clocks": clocks, "chosen": chosen})
+        given.out.write_text(json.dumps(results, default=str))
+        print(line_of(case, us, off, clocks, chosen), flush=True)
+
+
+def line_of(
+    case: Case, us: list[list[float]], off: list[list[float]], clocks: list[list[float]],
+    chosen: list[str],
+) -> str:  # fmt: skip
+    """A case of `side_by_side` as it is printed."""
+    text = f"{case.cell:5}{case.units:5} x {case.batch:<4}"
+    for first, second, a, b, unit in zip(*us, *clocks, chosen, strict=True):
+        mark = "*" if (unit != "simt") != (second < first) else " "
+        text += f"{first:6.0f}{second:6.0f}{second / first:6.2f}{b / a:6.2f} {unit:>6}{mark} "
+    return text + " errors " + "  ".join(" ".join(f"{e:.0e}" for e in each) for each in off)
 
 
 def main() -> None:
@@ -251,7 +344,13 @@ def main() -> None:
     parser.add_argument("--variants", action="store_true", help="of float32's kernel, by two cases")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="cases of this one alone")
     parser.add_argument("--precision", default="highest", help="of products of float32")
+    parser.add_argument(
+        "--cases", choices=("few", "all"), default="few", help="beside cuDNN, or all"
+    )
     given = parser.parse_args()
+    if given.cases == "all":
+        side_by_side(given)
+        return
     with settings.override(matmul_precision=given.precision):
         run(given)
 
