@@ -10,6 +10,7 @@ import pytest
 from execution import Batch, device_or_skip
 
 import tinygrad_cuda as tc
+from lab.tf32x3 import KINDS, emulated, errors, in_order, values
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda.compiler import REPORT, architecture_of, compile_source, resources
 from tinygrad_cuda.backend.emu.runtime import KernelFault
@@ -194,6 +195,103 @@ def test_states_and_weights_close_to_the_largest_number(batch: Batch, precision:
         check(batch, problems)
 
 
+def eight_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the emulator runs together at most, for more units; an H200 has more."""
+    emu = registry.get(tc.device("emu"))
+    monkeypatch.setattr(emu, "target", replace(Target.emu(), waiting_blocks=8))
+
+
+def errors_of(problem: Problem, device: Any, precision: str) -> Array:
+    """Largest and mean errors of the states, and of the gradients, over the largest of each."""
+    batch = Batch(device)
+    with settings.override(matmul_precision=precision):
+        problem.record(batch, "one")
+        (found,) = batch.run().values()
+    off = [np.abs(one - want) / np.abs(want).max() for one, want in zip(found, problem.expected())]
+    return np.array([[x.max(), x.mean()] for x in (off[0], off[-2])])
+
+
+# Cells, sizes, whether the weight has positive numbers alone, whose truncated sums would drift.
+FED_BACK = (
+    ("lstm", (35, 5, 1), False), ("lstm", (35, 1, 7), False), ("lstm", (20, 9, 64), True),
+    ("gru", (20, 9, 64), False), ("rnn", (20, 9, 256), True), ("rnn", (20, 9, 256), False),
+    ("gru", (300, 1, 7), False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("cell", "sizes", "positive"), FED_BACK, ids=str)
+def test_errors_of_split_products_fed_back(
+    batch: Batch, cell: str, sizes: tuple[int, int, int], positive: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Beside float32 units: of so many units that split products are chosen, and of fewer."""
+    if batch.device.type == "emu":
+        eight_blocks(monkeypatch)
+    problem = Problem(CELLS[cell], sizes)
+    if positive:
+        problem.arrays[1] = np.abs(problem.arrays[1]) / np.float32(sizes[2] ** 0.5)
+    split, units = (errors_of(problem, batch.device, word) for word in ("tf32x3", "ieee"))
+    factor = 1.5 if sizes[2] >= tiles.LEAST_UNITS else 4
+    assert (split <= factor * units + 2e-8).all(), (split, units)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("units", [tiles.LEAST_UNITS, 650])
+def test_truncated_sums_of_warps_err_no_more_than_a_float32_sum(kind: str, units: int) -> None:
+    """The unit's accumulator truncates, which its twin does not."""
+    a, b = values(kind, units, np.random.default_rng(13))
+    span = -(-units // (16 * tiles.WARPS)) * 16
+    parts = [emulated(a[:, k : k + span], b[k : k + span], 8) for k in range(0, units, span)]
+    ours = errors(np.sum(parts, axis=0, dtype=np.float32), a, b)
+    usual = errors(in_order(a, b), a, b)
+    assert ours[0] <= usual[0] and ours[1] <= usual[1], (ours, usual)
+
+
+HUGE = float(np.finfo(np.float32).max)
+
+
+def not_finite(op: Op) -> Problem:
+    """Infinities of both signs, a number that is none, and sums that overflow."""
+    problem = Problem(op, (2, 9, 40))
+    weight, state = problem.arrays[1], problem.arrays[2 + len(problem.bias)]
+    state[0, 3], state[1, 5], state[2, 7], state[3, 7] = np.inf, -np.inf, np.nan, np.inf
+    state[3, 8], state[4, 9], state[5, 11] = -np.inf, HUGE, 3.4028e38
+    # Whose low parts are 1.5 of the other sign: that of an infinity's high part overflows, too.
+    weight[:, 3] = np.where(np.arange(len(weight)) % 2, 6002.5, -6002.5)
+    weight[:, 9] *= 4
+    weight[5, 11], weight[7, 13], weight[9, 15] = 0, np.inf, np.nan
+    problem.gs[0][1, 6, 4], problem.gs[0][1, 7, 5] = np.inf, np.nan
+    return problem
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_what_is_not_finite_is_that_of_float32_units(batch: Batch, cell: str) -> None:
+    found = {}
+    for precision in ("ieee", "tf32x3"):
+        one = Batch(batch.device)
+        with settings.override(matmul_precision=precision):
+            not_finite(CELLS[cell]).record(one, "one")
+            (found[precision],) = one.run().values()
+    for ours, units in zip(found["tf32x3"], found["ieee"], strict=True):
+        np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(units))
+        np.testing.assert_allclose(ours, units, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_denormals_of_split_products(batch: Batch, cell: str) -> None:
+    """Their high parts are denormal or zero, so a product may lose all of one; none is invented."""
+    found = {}
+    for precision in ("ieee", "tf32x3"):
+        problem, one = Problem(CELLS[cell], (3, 9, 40)), Batch(batch.device)
+        problem.arrays[1] *= np.float32(2.0**-130)
+        problem.arrays[0] *= np.float32(2.0**-120)
+        with settings.override(matmul_precision=precision):
+            problem.record(one, "one")
+            (found[precision],) = one.run().values()
+    for ours, units in zip(found["tf32x3"], found["ieee"], strict=True):
+        np.testing.assert_allclose(ours, units, rtol=1e-6, atol=2.0**-126)
+
+
 def test_many_steps(batch: Batch) -> None:
     """Two buffers take turns often."""
     check(batch, {name: Problem(op, (30, 4, 9)) for name, op in CELLS.items()})
@@ -283,7 +381,8 @@ def test_kernels_compile_without_spills(units: int, architectures: list[str]) ->
         if capability < (8, 0):
             continue
         kinds = (lstm, float32, "ieee"), (gru, float32, "ieee"), (lstm, bfloat16, "ieee")
-        for op, dtype, precision in (*kinds, (lstm, float32, "high"), (lstm, float32, "tf32x3")):
+        by_tf32 = (lstm, float32, "high"), (lstm, float32, "tf32x3"), (gru, float32, "tf32x3")
+        for op, dtype, precision in (*kinds, *by_tf32):
             with settings.override(matmul_precision=precision):
                 made = lowered(Problem(op, (35, 64, units), dtype), target)
             own = [one for one in made.launches if one.stages[0].kernel.kind == "recurrence"]
@@ -299,6 +398,48 @@ def test_half_types_go_to_matrix_units() -> None:
         nodes = [Batch(tc.device("emu")).input(x) for x in Problem(op, (2, 9, 40), bfloat16).arrays]
         tile = tiles.tile_of(op(*nodes, **Problem(op, (2, 9, 40)).how), Target.emu())
         assert isinstance(tile, tiles.RecurrenceTile) and tile.mma and tile.blocks == 4
+
+
+def units_of(op: Op, sizes: tuple[int, int, int], precision: str, target: Target) -> list[str]:
+    """What multiplies forward and backward."""
+    problem, inputs = Problem(op, (1, 1, 1)), Batch(tc.device("emu"))
+    steps, batch, units = sizes
+    shapes = [(steps, batch, GATES[op] * units), (GATES[op] * units, units)]
+    shapes += [(units,)] * len(problem.bias) + [(batch, units)] * (2 if op is lstm else 1)
+    nodes = [inputs.input(np.broadcast_to(np.float32(0), shape)) for shape in shapes]
+    gs = [inputs.input(np.broadcast_to(np.float32(0), sizes)) for _ in problem.gs]
+    results = problem.results(gs, nodes)
+    with settings.override(matmul_precision=precision):
+        rows = [node.sources[0] if node.op is output else node for node in results]
+        found = [tiles.tile_of(row, target) for row in (rows[0], rows[-1])]
+    return [tile.unit if isinstance(tile, tiles.RecurrenceTile) else tile for tile in found]
+
+
+# Cells, sizes, the precision, and what multiplies on an H200 forward and backward.
+CHOICES = (
+    (lstm, (35, 64, 650), "highest", ["tf32x3", "tf32x3"]),
+    (lstm, (35, 64, 650), "ieee", ["simt", "simt"]),
+    (lstm, (35, 64, 650), "high", ["tf32", "tf32"]),
+    (lstm, (100, 32, 512), "highest", ["tf32x3", "tf32x3"]),
+    (gru, (100, 32, 512), "highest", ["tf32x3", "tf32x3"]),
+    (lstm, (50, 128, 256), "highest", ["tf32x3", "tf32x3"]),
+    (lstm, (100, 1, 512), "highest", ["simt", "simt"]),  # a row of 16
+    (lstm, (35, 8, 650), "highest", ["simt", "simt"]),
+    (lstm, (35, 64, 128), "highest", ["simt", "simt"]),
+    (gru, (35, 5, 64), "highest", ["simt", "simt"]),
+    (rnn, (35, 1, 1), "highest", ["simt", "simt"]),
+    (gru, (35, 5, 64), "tf32x3", ["tf32x3", "tf32x3"]),
+)
+
+
+@pytest.mark.parametrize(("op", "sizes", "precision", "units"), CHOICES, ids=str)
+def test_the_precision_and_the_sizes_choose(
+    op: Op, sizes: tuple[int, int, int], precision: str, units: list[str]
+) -> None:
+    """Split products of layers that fill their tiles, where they are predicted to be faster."""
+    assert units_of(op, sizes, precision, Target.h200()) == units
+    a100 = Target.of_architecture((8, 0))
+    assert set(units_of(op, sizes, precision, a100)) == {"simt"}  # where others may spill
 
 
 @pytest.mark.parametrize("backward", [False, True])

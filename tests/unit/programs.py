@@ -40,6 +40,7 @@ PRECISION = {
     "product_square": "ieee", "product_tf32x3": "tf32x3", "product_tf32x3_mma": "tf32x3",
     "conv_tma_mn_major": "high",
     "attention_tf32": "high", "attention_tf32x3": "tf32x3", "attention_simt": "ieee",
+    "recurrence_simt": "ieee",
 }  # fmt: skip
 RUNG = {"product_naive": "naive", "product_tiled": "tiled"}
 ARCHITECTURE = {"product_tf32x3_mma": "sm_80"}
@@ -222,6 +223,7 @@ def family() -> dict[str, Program]:
     add("attention_tf32x3", lambda new: _attention(new, 32, dtypes.float32))
     add("attention_simt", lambda new: _attention(new, 32, dtypes.float32))
     add("recurrence", lambda new: _recurrent(new, dtypes.float32))
+    add("recurrence_simt", lambda new: _recurrent(new, dtypes.float32))
     add("recurrence_mma", lambda new: _recurrent(new, dtypes.bfloat16))
     add("fft", lambda new: _transforms(new))
     add("random", lambda new: [_random()])

@@ -177,7 +177,7 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         _precision,
         "highest",
         "how exact products of float32 are: highest as sums of float32, on any units (tf32x3: "
-        "recurrent steps, too); high and medium permit tf32; ieee has float32 units make them",
+        "all recurrent steps); high and medium permit tf32; ieee has float32 units make them",
     ),
     EnvironmentVariable(
         "TGC_MATMUL_TIER",

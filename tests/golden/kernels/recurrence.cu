@@ -2,7 +2,7 @@
 //   output.
 // Stores output (35, 64, 650) float32; output (35, 64, 2600) float32; output (35, 64, 650) float32.
 // Grid 130 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_63e7ea5879,
+TGC_STAGE(recurrence_lstm_77781b0d2c,
   unsigned long long* words0;
   const float* in0;
   float* out0;
@@ -20,8 +20,8 @@ TGC_STAGE(recurrence_lstm_63e7ea5879,
   unsigned long long* const flags = p.words0;
   float* const exchange = reinterpret_cast<float*>(flags + 130);
   const int flag_first = part * 65;
-  const int first_k = warp * 84;
-  const int last_k = first_k + 84 < 650 ? first_k + 84 : 650;
+  const int first_k = warp * 96;
+  const int last_k = first_k + 96 < 650 ? first_k + 96 : 650;
   const int first_owner = first_k / 10, last_owner = (last_k - 1) / 10;
 #pragma unroll 1
   for (int e = threadIdx.x; e < 26240; e += 256) {
@@ -32,7 +32,7 @@ TGC_STAGE(recurrence_lstm_63e7ea5879,
       const float in1 = tgc_load(p.in1, gate * 422500 + unit * 650 + k);
       value = in1;
     }
-    weights[(k / 4 * 40 + column) * 4 + k % 4] = tgc_to_storage<float>(value);
+    weights[column * 656 + k] = tgc_to_storage<float>(value);
   }
   const unsigned long long seen = tgc_grid_flag(flags, flag_first + block);
   // Waits until the blocks that make this warp's states have published so many steps of this launch.
@@ -45,71 +45,88 @@ TGC_STAGE(recurrence_lstm_63e7ea5879,
     __syncthreads();
     if (threadIdx.x == 0) tgc_grid_flag_publish(flags, flag, seen + steps);
   };
-  float* const own_stage = staged + warp * 1408;
-  const int half = lane / 16, own_row = lane % 16 / 4;
-  const int own_column = lane % 4;
-  // The sums of a tile over this warp's states, to its own shared memory.
+  float* const own_stage = staged + warp * 1280;
+  // The sums of a tile over this warp's states, to its own shared memory. Four lanes load 64 bytes of
+  // a row, 16 each; the first and the third number of a lane are its k of two instructions, the others
+  // those of the lower halves.
+  const float* multiplied = nullptr;
   auto multiply = [&](const float* source, int row_first, int row_end) {
-    const int first_quad = first_k / 4, last_quad = (last_k + 3) / 4;
-    auto fetch = [&](int chunk) {
-      float* const slot = own_stage + chunk % 2 * 640;
+    multiplied = source + row_first * 656;
+    float sum[2][5][4] = {};
+#pragma unroll 4
+    for (int first = 0; first < 6; first += 2) {
+      tgc_vector<unsigned, 4> states[2][2][2];
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int row = i * 8 + row_lane, quad = first_quad + chunk * 4 + column_lane;
-        const bool inside = row_first + row < row_end && quad < last_quad;
-        const float* const from = source + (inside ? (row_first + row) * 652 + quad * 4 : 0);
-        tgc_copy_async16(slot + row * 20 + column_lane * 4, from, inside);
-      }
-      tgc_copy_commit();
-    };
-    float sum[8][10] = {};
-    fetch(0);
-#pragma unroll 1
-    for (int chunk = 0; chunk < 6; chunk++) {
-      fetch(chunk + 2 - 1);
-      tgc_copy_wait<2 - 1>();
-      __syncwarp();
-      const float* const slot = own_stage + chunk % 2 * 640;
-      const int first = first_quad + chunk * 4;
-#pragma unroll 1
-      for (int start = 0; start < 4 && first + start < last_quad; start += 2) {
-        const int q = start + half;  // behind the last quad states are zero
-        tgc_vector<float, 4> w[10];
+      for (int c = 0; c < 2; c++)
 #pragma unroll
-        for (int j = 0; j < 10; j++)
-          w[j] = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              weights + ((first + q) * 40 + j * 4 + own_column) * 4);
+        for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-          const tgc_vector<float, 4> x = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              slot + (i * 4 + own_row) * 20 + q * 4);
+          for (int below = 0; below < 2; below++) {
+            // Behind the last row or k a valid one, whose sums nobody reads or which is left out.
+            const int row = row_first + i * 16 + below * 8 + row_lane;
+            const int b = row < row_end ? row : row_end - 1;
+            const int start = first_k + (first + c) * 16, k = start < last_k ? start : 0;
+            states[c][i][below] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
+                tgc_address(source, b * 656 + k + column_lane * 4, 4));
+          }
 #pragma unroll
-          for (int j = 0; j < 10; j++)
+      for (int c = 0; c < 2 && first + c < 6; c++) {
+        const int k = first_k + (first + c) * 16;
+        if (k < last_k) {
+          tgc_vector<unsigned, 4> w[5];
 #pragma unroll
-            for (int v = 0; v < 4; v++) sum[i][j] = tgc_fma(x.at[v], w[j].at[v], sum[i][j]);
+          for (int j = 0; j < 5; j++)
+            w[j] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
+                weights + (j * 8 + row_lane) * 656 + k + column_lane * 4);
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            unsigned b[5][2], b_low[5][2];
+#pragma unroll
+            for (int j = 0; j < 5; j++)
+#pragma unroll
+              for (int r = 0; r < 2; r++) tgc_tf32_split_unsaturated(w[j].at[half * 2 + r], b[j][r],
+                  b_low[j][r]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+              unsigned a[4], a_low[4];
+#pragma unroll
+              for (int r = 0; r < 4; r++)
+                tgc_tf32_split_unsaturated(states[c][i][r % 2].at[half * 2 + r / 2], a[r], a_low[r]);
+#pragma unroll
+              for (int j = 0; j < 5; j++) {
+                float part[4] = {};  // of 8 k, small products first: the unit's accumulator truncates
+                tgc_mma_tf32(part, a_low, b[j]);
+                tgc_mma_tf32(part, a, b_low[j]);
+                tgc_mma_tf32(part, a, b[j]);
+#pragma unroll
+                for (int q = 0; q < 4; q++) sum[i][j][q] += part[q];
+              }
+            }
+          }
         }
       }
-      __syncwarp();
     }
-    tgc_copy_wait<0>();
-    __syncwarp();
-    // Each half of the lanes gives the other one half of its rows.
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int j = 0; j < 10; j++) {
-        const float sent = half ? sum[i][j] : sum[i + 8 / 2][j];
-        const float own_sum = half ? sum[i + 8 / 2][j] : sum[i][j];
-        const int row = (i + half * 4) * 4 + own_row;
-        own_stage[row * 44 + j * 4 + own_column] =
-            own_sum + __shfl_xor_sync(0xffffffffu, sent, 16);
-      }
+      for (int j = 0; j < 5; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+          own_stage[(i * 16 + q / 2 * 8 + row_lane) * 40 + j * 8 + column_lane * 2 + q % 2] =
+              sum[i][j][q];
     __syncthreads();
   };
   auto total = [&](int row, int column) {
     float value = 0.0f;
 #pragma unroll
-    for (int w = 0; w < 8; w++) value += staged[w * 1408 + row * 44 + column];
+    for (int w = 0; w < 8; w++) value += staged[w * 1280 + row * 40 + column];
+    // What is not finite is summed again in the order of k: low parts of infinities are undefined.
+    if (!tgc_isfinite(value)) {
+      value = 0.0f;
+#pragma unroll 1
+      for (int k = 0; k < 650; k++)
+        value = tgc_fma(tgc_load(multiplied, row * 656 + k), weights[column * 656 + k], value);
+    }
     return value;
   };
   const int row_first = part * 32;
@@ -122,7 +139,7 @@ TGC_STAGE(recurrence_lstm_63e7ea5879,
     const int b = row_first + row, unit = unit_first + own;
     if (b < row_end && unit < 650) {
       own_states[e] = 0.0f;
-      tgc_store(exchange, b * 652 + unit, 0.0f);
+      tgc_store(exchange, b * 656 + unit, 0.0f);
     }
   }
   publish(flag_first + block, before + 1);
@@ -146,8 +163,8 @@ TGC_STAGE(recurrence_lstm_63e7ea5879,
       }
     }
     await(before + step + 1);
-    multiply(exchange + step % 2 * 41728, row_first, row_end);
-    float* const next = exchange + (step + 1) % 2 * 41728;
+    multiply(exchange + step % 2 * 41984, row_first, row_end);
+    float* const next = exchange + (step + 1) % 2 * 41984;
     float made[2][6];  // stored when others no longer wait for it
 #pragma unroll
     for (int pair = 0; pair < 2; pair++) {
@@ -161,7 +178,7 @@ TGC_STAGE(recurrence_lstm_63e7ea5879,
         const float memory = f * own_states[e] + i * g;
         const float state = o * tgc_tanh(memory);
         own_states[e] = memory;
-        tgc_store(next, b * 652 + unit, tgc_cast<float>(state));
+        tgc_store(next, b * 656 + unit, tgc_cast<float>(state));
         made[pair][0] = state;
         made[pair][1] = memory;
         made[pair][2] = i;
@@ -192,7 +209,7 @@ TGC_STAGE(recurrence_lstm_63e7ea5879,
 //   output.
 // Stores output (35, 64, 2600) float32.
 // Grid 132 x 256 threads, 65000000 bytes moved at least.
-TGC_STAGE(recurrence_lstm_backward_a957d5aacb,
+TGC_STAGE(recurrence_lstm_backward_78eb42c5e7,
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -205,34 +222,34 @@ TGC_STAGE(recurrence_lstm_backward_a957d5aacb,
   const int row_lane = lane / 4, column_lane = lane % 4;
   const int unit_first = block * 5;
   float* const weights = reinterpret_cast<float*>(smem);
-  float* const own_states = reinterpret_cast<float*>(weights + 13120);
+  float* const own_states = reinterpret_cast<float*>(weights + 15744);
   float* const staged = own_states + 320;
   unsigned long long* const flags = p.words0;
   float* const exchange = reinterpret_cast<float*>(flags + 264);
   const int flag_first = part * 132;
-  const int first_k = warp * 84;
-  const int last_k = first_k + 84 < 650 ? first_k + 84 : 650;
+  const int first_k = warp * 96;
+  const int last_k = first_k + 96 < 650 ? first_k + 96 : 650;
   const int first_owner = first_k / 5, last_owner = (last_k - 1) / 5;
   const int gate = block % 4, cluster = block / 4;
-  float* const sums = reinterpret_cast<float*>(exchange + 2 * 166912);
+  float* const sums = reinterpret_cast<float*>(exchange + 2 * 167936);
   // A unit's gradient by the state before, of all its gates.
   auto gates_sum = [&](int b, int own) {
     float value = 0.0f;
 #pragma unroll
     for (int g = 0; g < 4; g++)
-      value += tgc_load(sums, ((cluster * 4 + g) * 64 + b) * 20 + gate * 5 + own);
+      value += tgc_load(sums, ((cluster * 4 + g) * 64 + b) * 24 + gate * 5 + own);
     return value;
   };
 #pragma unroll 1
-  for (int e = threadIdx.x; e < 13120; e += 256) {
-    const int column = e % 20, k = e / 20;
+  for (int e = threadIdx.x; e < 15744; e += 256) {
+    const int column = e % 24, k = e / 24;
     const int unit = cluster * 20 + column;
     float value = 0.0f;
     if (column < 20 && unit < 650 && k < 650) {
       const float in3 = tgc_load(p.in3, gate * 422500 + k * 650 + unit);
       value = in3;
     }
-    weights[(k / 4 * 20 + column) * 4 + k % 4] = tgc_to_storage<float>(value);
+    weights[column * 656 + k] = tgc_to_storage<float>(value);
   }
   const unsigned long long seen = tgc_grid_flag(flags, flag_first + block);
   // Waits until the blocks that make this warp's states have published so many steps of this launch.
@@ -245,71 +262,86 @@ TGC_STAGE(recurrence_lstm_backward_a957d5aacb,
     __syncthreads();
     if (threadIdx.x == 0) tgc_grid_flag_publish(flags, flag, seen + steps);
   };
-  float* const own_stage = staged + warp * 2560;
-  const int half = lane / 16, own_row = lane % 16 / 2;
-  const int own_column = lane % 2;
-  // The sums of a tile over this warp's states, to its own shared memory.
+  float* const own_stage = staged + warp * 1536;
+  // The sums of a tile over this warp's states, to its own shared memory. Four lanes load 64 bytes of
+  // a row, 16 each; the first and the third number of a lane are its k of two instructions, the others
+  // those of the lower halves.
+  const float* multiplied = nullptr;
   auto multiply = [&](const float* source, int row_first, int row_end) {
-    const int first_quad = first_k / 4, last_quad = (last_k + 3) / 4;
-    auto fetch = [&](int chunk) {
-      float* const slot = own_stage + chunk % 2 * 1280;
+    multiplied = source + row_first * 656;
+    float sum[4][3][4] = {};
+#pragma unroll 4
+    for (int first = 0; first < 6; first += 1) {
+      tgc_vector<unsigned, 4> states[1][4][2];
 #pragma unroll
-      for (int i = 0; i < 8; i++) {
-        const int row = i * 8 + row_lane, quad = first_quad + chunk * 4 + column_lane;
-        const bool inside = row_first + row < row_end && quad < last_quad;
-        const float* const from = source + (inside ? (row_first + row) * 652 + quad * 4 : 0);
-        tgc_copy_async16(slot + row * 20 + column_lane * 4, from, inside);
-      }
-      tgc_copy_commit();
-    };
-    float sum[8][10] = {};
-    fetch(0);
-#pragma unroll 1
-    for (int chunk = 0; chunk < 6; chunk++) {
-      fetch(chunk + 2 - 1);
-      tgc_copy_wait<2 - 1>();
-      __syncwarp();
-      const float* const slot = own_stage + chunk % 2 * 1280;
-      const int first = first_quad + chunk * 4;
-#pragma unroll 1
-      for (int start = 0; start < 4 && first + start < last_quad; start += 2) {
-        const int q = start + half;  // behind the last quad states are zero
-        tgc_vector<float, 4> w[10];
+      for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int j = 0; j < 10; j++)
-          w[j] = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              weights + ((first + q) * 20 + j * 2 + own_column) * 4);
+        for (int below = 0; below < 2; below++) {
+          // Behind the last row or k a valid one, whose sums nobody reads or which is left out.
+          const int row = row_first + i * 16 + below * 8 + row_lane;
+          const int b = row < row_end ? row : row_end - 1;
+          const int start = first_k + first * 16, k = start < last_k ? start : 0;
+          states[0][i][below] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
+              tgc_address(source, b * 656 + k + column_lane * 4, 4));
+        }
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-          const tgc_vector<float, 4> x = *reinterpret_cast<const tgc_vector<float, 4>*>(
-              slot + (i * 8 + own_row) * 20 + q * 4);
+      for (int c = 0; c < 1 && first + c < 6; c++) {
+        const int k = first_k + (first + c) * 16;
+        if (k < last_k) {
+          tgc_vector<unsigned, 4> w[3];
 #pragma unroll
-          for (int j = 0; j < 10; j++)
+          for (int j = 0; j < 3; j++)
+            w[j] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
+                weights + (j * 8 + row_lane) * 656 + k + column_lane * 4);
 #pragma unroll
-            for (int v = 0; v < 4; v++) sum[i][j] = tgc_fma(x.at[v], w[j].at[v], sum[i][j]);
+          for (int half = 0; half < 2; half++) {
+            unsigned b[3][2], b_low[3][2];
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+#pragma unroll
+              for (int r = 0; r < 2; r++) tgc_tf32_split_unsaturated(w[j].at[half * 2 + r], b[j][r],
+                  b_low[j][r]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+              unsigned a[4], a_low[4];
+#pragma unroll
+              for (int r = 0; r < 4; r++)
+                tgc_tf32_split_unsaturated(states[c][i][r % 2].at[half * 2 + r / 2], a[r], a_low[r]);
+#pragma unroll
+              for (int j = 0; j < 3; j++) {
+                float part[4] = {};  // of 8 k, small products first: the unit's accumulator truncates
+                tgc_mma_tf32(part, a_low, b[j]);
+                tgc_mma_tf32(part, a, b_low[j]);
+                tgc_mma_tf32(part, a, b[j]);
+#pragma unroll
+                for (int q = 0; q < 4; q++) sum[i][j][q] += part[q];
+              }
+            }
+          }
         }
       }
-      __syncwarp();
     }
-    tgc_copy_wait<0>();
-    __syncwarp();
-    // Each half of the lanes gives the other one half of its rows.
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int j = 0; j < 10; j++) {
-        const float sent = half ? sum[i][j] : sum[i + 8 / 2][j];
-        const float own_sum = half ? sum[i + 8 / 2][j] : sum[i][j];
-        const int row = (i + half * 4) * 8 + own_row;
-        own_stage[row * 20 + j * 2 + own_column] =
-            own_sum + __shfl_xor_sync(0xffffffffu, sent, 16);
-      }
+      for (int j = 0; j < 3; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+          own_stage[(i * 16 + q / 2 * 8 + row_lane) * 24 + j * 8 + column_lane * 2 + q % 2] =
+              sum[i][j][q];
     __syncthreads();
   };
   auto total = [&](int row, int column) {
     float value = 0.0f;
 #pragma unroll
-    for (int w = 0; w < 8; w++) value += staged[w * 2560 + row * 20 + column];
+    for (int w = 0; w < 8; w++) value += staged[w * 1536 + row * 24 + column];
+    // What is not finite is summed again in the order of k: low parts of infinities are undefined.
+    if (!tgc_isfinite(value)) {
+      value = 0.0f;
+#pragma unroll 1
+      for (int k = 0; k < 650; k++)
+        value = tgc_fma(tgc_load(multiplied, row * 656 + k), weights[column * 656 + k], value);
+    }
     return value;
   };
   const int row_first = part * 64;
@@ -359,12 +391,12 @@ TGC_STAGE(recurrence_lstm_backward_a957d5aacb,
     }
     if (step > 0) {
       await(before + step);
-      multiply(exchange + (step + 1) % 2 * 166912 + gate * 41728, row_first, row_end);
+      multiply(exchange + (step + 1) % 2 * 167936 + gate * 41984, row_first, row_end);
 #pragma unroll 1
-      for (int e = threadIdx.x; e < 1280; e += 256) {
-        const int row = e / 20, column = e % 20, b = row_first + row;
+      for (int e = threadIdx.x; e < 1536; e += 256) {
+        const int row = e / 24, column = e % 24, b = row_first + row;
         if (b < row_end)
-          tgc_store(sums, ((cluster * 4 + gate) * 64 + b) * 20 + column, total(row, column));
+          tgc_store(sums, ((cluster * 4 + gate) * 64 + b) * 24 + column, total(row, column));
       }
       publish(132 + flag_first + block, before + step);
       if (lane < 4)
@@ -373,7 +405,7 @@ TGC_STAGE(recurrence_lstm_backward_a957d5aacb,
       __syncwarp();
     }
     if (step < 35) {
-      float* const next = exchange + step % 2 * 166912;
+      float* const next = exchange + step % 2 * 167936;
       float made[2][4];
 #pragma unroll
       for (int pair = 0; pair < 2; pair++) {
@@ -390,7 +422,7 @@ TGC_STAGE(recurrence_lstm_backward_a957d5aacb,
               by_memory * i * (1.0f - g * g), by_state * shown * o * (1.0f - o)};
 #pragma unroll
           for (int g = 0; g < 4; g++)
-            tgc_store(next, g * 41728 + b * 652 + unit, tgc_cast<float>(by_gate[g]));
+            tgc_store(next, g * 41984 + b * 656 + unit, tgc_cast<float>(by_gate[g]));
           made[pair][0] = by_gate[0];
           made[pair][1] = by_gate[1];
           made[pair][2] = by_gate[2];

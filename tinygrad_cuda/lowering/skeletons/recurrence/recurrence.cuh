@@ -27,6 +27,7 @@
 //   1. two fences a step, a ring of 2, 8 x 5 or 4 x 10 sums a lane    402  556   203  303
 //   2. one fence; states of 3 chunks in flight at one time, by mma               175  259
 //   3. lanes take halves of k: 8 x 10 sums, fewer loads for each      404  489
+//   4. split products of float32 on matrix units, short sums (sums of 32 and 16 k took 324 and 456)
 // cuDNN's layer less the products of inputs and weights takes 667 and 852, 748 and 1226.
 //@ body
 const int part = virtual_block / @unit_blocks@, block = virtual_block % @unit_blocks@;
@@ -69,6 +70,7 @@ auto total = [&](int row, int column) {
   float value = 0.0f;
 #pragma unroll
   for (int w = 0; w < @warps@; w++) value += staged[w * @staged@ + row * @sum_pitch@ + column];
+  @check@
   return value;
 };
 #pragma unroll 1
@@ -353,9 +355,11 @@ float* const own_stage = staged + warp * @staged@;
 // The sums of a tile over this warp's states, to its own shared memory. Four lanes load 64 bytes of
 // a row, 16 each; the first and the third number of a lane are its k of two instructions, the others
 // those of the lower halves.
+@multiplied@
 auto multiply = [&](const float* source, int row_first, int row_end) {
+  @set_multiplied@
   float sum[@groups@][@tiles_of_columns@][4] = {};
-#pragma unroll
+@unroll_turns@
   for (int first = 0; first < @chunks@; first += @together@) {
     tgc_vector<unsigned, 4> states[@together@][@groups@][2];
 #pragma unroll
@@ -371,7 +375,7 @@ auto multiply = [&](const float* source, int row_first, int row_end) {
           states[c][i][below] = *reinterpret_cast<const tgc_vector<unsigned, 4>*>(
               tgc_address(source, b * @row_elements@ + k + column_lane * 4, 4));
         }
-    float part[@groups@][@tiles_of_columns@][4] = {};
+    @begin_part@
 #pragma unroll
     for (int c = 0; c < @together@ && first + c < @chunks@; c++) {
       const int k = first_k + (first + c) * 16;
@@ -387,12 +391,7 @@ auto multiply = [&](const float* source, int row_first, int row_end) {
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < @groups@; i++)
-#pragma unroll
-      for (int j = 0; j < @tiles_of_columns@; j++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) sum[i][j][q] += part[i][j][q];
+    @add_part@
   }
 #pragma unroll
   for (int i = 0; i < @groups@; i++)
@@ -404,6 +403,27 @@ auto multiply = [&](const float* source, int row_first, int row_end) {
             sum[i][j][q];
   __syncthreads();
 };
+//@ begin_part
+float part[@groups@][@tiles_of_columns@][4] = {};
+//@ add_part
+#pragma unroll
+for (int i = 0; i < @groups@; i++)
+#pragma unroll
+  for (int j = 0; j < @tiles_of_columns@; j++)
+#pragma unroll
+    for (int q = 0; q < 4; q++) sum[i][j][q] += part[i][j][q];
+//@ multiplied
+const float* multiplied = nullptr;
+//@ set_multiplied
+multiplied = source + row_first * @row_elements@;
+//@ check
+// What is not finite is summed again in the order of k: low parts of infinities are undefined.
+if (!tgc_isfinite(value)) {
+  value = 0.0f;
+#pragma unroll 1
+  for (int k = 0; k < @k@; k++)
+    value = tgc_fma(tgc_load(multiplied, row * @row_elements@ + k), weights[@weight_at@], value);
+}
 //@ rounded_products
 unsigned b[@tiles_of_columns@][2];
 #pragma unroll
@@ -424,17 +444,20 @@ unsigned b[@tiles_of_columns@][2], b_low[@tiles_of_columns@][2];
 #pragma unroll
 for (int j = 0; j < @tiles_of_columns@; j++)
 #pragma unroll
-  for (int r = 0; r < 2; r++) tgc_tf32_split(w[j].at[half * 2 + r], b[j][r], b_low[j][r]);
+  for (int r = 0; r < 2; r++) tgc_tf32_split_unsaturated(w[j].at[half * 2 + r], b[j][r], b_low[j][r]);
 #pragma unroll
 for (int i = 0; i < @groups@; i++) {
   unsigned a[4], a_low[4];
 #pragma unroll
   for (int r = 0; r < 4; r++)
-    tgc_tf32_split(states[c][i][r % 2].at[half * 2 + r / 2], a[r], a_low[r]);
+    tgc_tf32_split_unsaturated(states[c][i][r % 2].at[half * 2 + r / 2], a[r], a_low[r]);
 #pragma unroll
   for (int j = 0; j < @tiles_of_columns@; j++) {
-    tgc_mma_tf32(part[i][j], a_low, b[j]);
-    tgc_mma_tf32(part[i][j], a, b_low[j]);
-    tgc_mma_tf32(part[i][j], a, b[j]);
+    float part[4] = {};  // of 8 k, small products first: the unit's accumulator truncates
+    tgc_mma_tf32(part, a_low, b[j]);
+    tgc_mma_tf32(part, a, b_low[j]);
+    tgc_mma_tf32(part, a, b[j]);
+#pragma unroll
+    for (int q = 0; q < 4; q++) sum[i][j][q] += part[q];
   }
 }

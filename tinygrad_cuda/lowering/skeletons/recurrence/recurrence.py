@@ -72,6 +72,7 @@ class _Recurrence:
             weight_position=weights,
             weight_at=self._weight_at,
             multiply=self._multiply(),
+            check=self._of_split("check", weight_at=self._weight_at),
             weight_inside=weight[0],
             load_weight=weight[1],
             weight=weight[2],
@@ -128,10 +129,7 @@ class _Recurrence:
                 "multiply_mma", multiply_tiles=f"tgc_mma_{unit}", tiles_of_columns=tile.columns // 8
             )
         if tile.matrix:
-            name = "split_products" if tile.unit == "tf32x3" else "rounded_products"
-            sizes = {"tiles_of_columns": tile.columns // 8}
-            products = self._filled(name, **sizes).splitlines()
-            return self._filled("multiply_tf32", products=products, **sizes)
+            return self._multiply_tf32({"tiles_of_columns": tile.columns // 8})
         rows, columns, halves = tile.lanes
         sizes = {
             "row_lanes": rows, "column_lanes": columns, "halves": halves,
@@ -141,6 +139,27 @@ class _Recurrence:
         section = "store_sums" if halves == 1 else "store_sums_of_halves"
         stores = self._filled(section, **sizes).splitlines()
         return self._filled("multiply", store_sums=stores, **sizes)
+
+    def _multiply_tf32(self, sizes: dict[str, object]) -> str:
+        """Of rounded operands, or of split ones, whose sums are short and looked at."""
+        split = self.tile.unit == "tf32x3"
+        products = self._filled("split_products" if split else "rounded_products", **sizes)
+        parts = {name: self._filled(name, **sizes) for name in ("begin_part", "add_part")}
+        return self._filled(
+            "multiply_tf32",
+            products=products.splitlines(),
+            multiplied=self._of_split("multiplied"),
+            set_multiplied=self._of_split("set_multiplied"),
+            unroll_turns="#pragma unroll 4" if split else "#pragma unroll",
+            **{name: [] if split else part.splitlines() for name, part in parts.items()},
+            **sizes,
+        )
+
+    def _of_split(self, section: str, **holes: object) -> list[str]:
+        """A section that kernels of split products alone have."""
+        if self.tile.unit != "tf32x3":
+            return []
+        return self._filled(section, **holes).splitlines()
 
     def _filled(self, section: str, **holes: object) -> str:
         tile, sizes = self.tile, self.sizes

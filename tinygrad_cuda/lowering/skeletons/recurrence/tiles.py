@@ -20,7 +20,7 @@ MOST_GROUPS, MOST_MMA_GROUPS = 8, 4  # of rows of a tile
 MOST_COLUMNS = 40  # gates of a block's units
 QUAD = 4  # elements of an asynchronous copy
 STEPS = {"simt": QUAD, "mma": 32, "tf32": 16, "tf32x3": 16}  # of a row: what 1 or 4 lanes load
-PROMOTED = 64  # elements of k that matrix units sum before float32 units add them, of split ones
+PROMOTED = 64  # elements of k that matrix units sum before float32 units add them; of split ones 8
 MOST_SUMS = 80  # of a lane
 PITCH = 20  # floats of a row of 4 quads in shared memory: 8 rows begin in different banks
 MOST_WEIGHTS = 136  # registers of a thread for weights, by mma
@@ -32,6 +32,11 @@ SLOTS = 2  # of a warp's ring of copies, 4 quads of each row in each
 HALVES = (1, 2)  # of k, that lanes of a warp may take
 SYNC = 2200  # clocks from a step's last store to the loads of the next one, about a grid barrier's
 LOADED = 40  # bytes of states that a multiprocessor copies in a clock
+# At "highest" split products are made from so many hidden units on: of fewer the parts that they
+# leave out, and an accumulator that truncates, add more than float32 units err (docs/matmul.md).
+LEAST_UNITS = 256
+LEAST_FULL = 0.6  # of a tile's rows, the share that are sequences, for the same
+WORTH_A_SPLIT = 0.97  # of the clocks of float32 units at most: a model's time is no closer
 # Multiply-adds of a multiprocessor in a clock.
 PRODUCTS = {"simt": 0.7 * 128, "mma": 500.0, "tf32": 300.0, "tf32x3": 120.0}
 
@@ -115,6 +120,11 @@ class RecurrenceTile:
     def tiles(self) -> int:
         """Tiles of a part."""
         return -(-self.part_rows // self.rows)
+
+    @property
+    def full(self) -> float:
+        """The share of a part's rows that are sequences."""
+        return self.part_rows / (self.tiles * self.rows)
 
     @property
     def columns(self) -> int:
@@ -259,17 +269,40 @@ def tile_of(node: Node, target: Target) -> RecurrenceTile | str:
     fitting = tiles_for(sizes, target, unit_of(node, target))
     if not fitting:
         return f"the weights of {sizes.units} units do not fit in shared memory"
-    return min(fitting, key=lambda tile: (tile.clocks, tile.blocks))
+    return quickest(fitting)
+
+
+def quickest(tiles: list[RecurrenceTile]) -> RecurrenceTile:
+    """The tile of least time, of the fewest blocks."""
+    return min(tiles, key=lambda tile: (tile.clocks, tile.blocks))
 
 
 def unit_of(node: Node, target: Target) -> str:
-    """What is to multiply: matrix units where the dtype or the settings permit it."""
+    """What is to multiply: matrix units where the dtype or the settings permit it.
+
+    At ``highest`` they multiply split operands where that is faster, at ``tf32x3`` always.
+    """
     if not target.matrix_lanes:
         return "simt"
     if node.dtype.is_half:
         return "mma"
     precision = settings.matmul_precision
-    return "tf32" if precision in ROUNDED else "tf32x3" if precision == "tf32x3" else "simt"
+    if precision in ROUNDED:
+        return "tf32"
+    if precision == "highest":
+        return "tf32x3" if is_split(sizes_of(node), target) else "simt"
+    return precision if precision == "tf32x3" else "simt"
+
+
+def is_split(sizes: Sizes, target: Target) -> bool:
+    """Whether split products are as exact as float32 units and predicted to take less time."""
+    if sizes.units < LEAST_UNITS:
+        return False
+    split = [tile for tile in tiles_for(sizes, target, "tf32x3") if tile.matrix]
+    if not split or quickest(split).full < LEAST_FULL:
+        return False
+    own = tiles_for(sizes, target, "simt")
+    return not own or quickest(split).clocks <= WORTH_A_SPLIT * quickest(own).clocks
 
 
 def tiles_for(sizes: Sizes, target: Target, wanted: str) -> list[RecurrenceTile]:
