@@ -36,6 +36,8 @@ LOADED = 40  # bytes of states that a multiprocessor copies in a clock
 # leave out, and an accumulator that truncates, add more than float32 units err (docs/matmul.md).
 LEAST_UNITS = 256
 LEAST_FULL = 0.6  # of a tile's rows, the share that are sequences, for the same
+# Sequences times units, below which they were up to 1.6 times slower on an H200, or no faster.
+LEAST_STATES = 8192
 WORTH_A_SPLIT = 0.97  # of the clocks of float32 units at most: a model's time is no closer
 # Multiply-adds of a multiprocessor in a clock.
 PRODUCTS = {"simt": 0.7 * 128, "mma": 500.0, "tf32": 300.0, "tf32x3": 120.0}
@@ -296,7 +298,7 @@ def unit_of(node: Node, target: Target) -> str:
 
 def is_split(sizes: Sizes, target: Target) -> bool:
     """Whether split products are as exact as float32 units and predicted to take less time."""
-    if sizes.units < LEAST_UNITS:
+    if sizes.units < LEAST_UNITS or sizes.batch * sizes.units < LEAST_STATES:
         return False
     split = [tile for tile in tiles_for(sizes, target, "tf32x3") if tile.matrix]
     if not split or quickest(split).full < LEAST_FULL:
