@@ -63,6 +63,7 @@ SIZES = (1, 2, 3, 7, 8, 16, 24, 31, 33, 63, 64, 65, 72, 96, 127, 128, 129, 136, 
 ALIGNED = (8, 16, 24, 64, 72, 96, 128, 136, 200, 264)
 MOST = 600_000  # products of one program
 THIN = 0.15  # share of programs that convolve few channels a group
+NETWORKS = 0.1  # and of those with several convolutions
 DEPTHWISE = (algorithms.DEPTHWISE, algorithms.DEPTHWISE_GRADIENT)
 # How often each tier made a product, summed over a campaign's programs.
 events: dict[str, int] = dict.fromkeys(TIERS, 0)
@@ -73,8 +74,11 @@ events: dict[str, int] = dict.fromkeys(TIERS, 0)
 
 def generate(seed: int) -> list[Step]:
     """A tier, a product, what is done with its result, and perhaps a backward pass."""
-    if random.Random(f"groups {seed}").random() < THIN:
+    share = random.Random(f"groups {seed}").random()
+    if share < THIN:
         return of_thin_groups(seed)
+    if share > 1 - NETWORKS:
+        return of_several_convolutions(seed)
     draw = random.Random(seed)
     name = draw.choice(list(TIERS))
     dtype = draw.choice(TIERS[name].dtypes)
@@ -97,6 +101,16 @@ def of_thin_groups(seed: int) -> list[Step]:
     for _ in range(draw.choice((0, 0, 1, 2))):
         steps.append(("epilogue", draw.choice(list(EPILOGUES)), draw.getrandbits(32)))
     return [*steps, ("backward", draw.getrandbits(32))] if draw.random() < 0.8 else steps
+
+
+def of_several_convolutions(seed: int) -> list[Step]:
+    """Convolutions one behind another, whose values lie with the channels last between them."""
+    draw = random.Random(f"convolutions {seed}")
+    name = draw.choice([name for name in TIERS if TIERS[name].precision != "tf32x3"])
+    dtype = draw.choice(TIERS[name].dtypes)
+    steps: list[Step] = [("tier", name, draw.getrandbits(32))]
+    steps.append(("product", "convolutions", dtype, draw.getrandbits(32)))
+    return [*steps, ("backward", draw.getrandbits(32))] if draw.random() < 0.9 else steps
 
 
 class Leaves:
@@ -205,6 +219,56 @@ def _thin_groups(leaves: Leaves, draw: random.Random) -> Any:
     )  # fmt: skip
 
 
+def _filtered(leaves: Leaves, draw: random.Random, x: Any, outputs: int, stride: int) -> Any:
+    """A convolution that leaves magnitudes about as they are."""
+    kernel, groups = draw.choice((1, 2, 3)), draw.choice((1, 1, 1, 2))
+    if x.shape[1] % groups or outputs % groups:
+        groups = 1
+    inner = x.shape[1] // groups
+    weight = leaves(draw, outputs, inner, kernel, kernel) * (inner * kernel * kernel) ** -0.5
+    bias = leaves(draw, outputs) if draw.random() < 0.3 else None
+    return F.conv2d(x, weight, bias, stride, kernel // 2, groups=groups)
+
+
+def _residual(leaves: Leaves, draw: random.Random, x: Any) -> Any:
+    """A block whose shortcut has one tap, perhaps with a stride."""
+    outputs, stride = draw.choice((8, 16, 24)), draw.choice((1, 2))
+    weight = leaves(draw, outputs, x.shape[1], 1, 1) * x.shape[1] ** -0.5
+    y = _filtered(leaves, draw, x, outputs, stride)
+    shortcut = F.conv2d(x, weight, None, stride)
+    rows, columns = (min(a, b) for a, b in zip(y.shape[2:], shortcut.shape[2:]))
+    return (y[..., :rows, :columns] + shortcut[..., :rows, :columns]) * 0.7
+
+
+BETWEEN: dict[str, Callable[[Leaves, random.Random, Any], Any]] = {
+    "scale": lambda leaves, draw, x: x * (leaves(draw, x.shape[1], 1, 1) * 0.2 + 1),
+    "tanh": lambda leaves, draw, x: x.tanh(),
+    "silu": lambda leaves, draw, x: F.silu(x),
+    "norm": lambda leaves, draw, x: F.group_norm(x, 1, eps=0.5),
+    "channel norm": lambda leaves, draw, x: F.batch_norm(x, None, None, training=True, eps=0.5),
+    "pool": lambda leaves, draw, x: F.avg_pool2d(x, 2, 1) if min(x.shape[2:]) > 2 else x,
+    "enlarged": lambda leaves, draw, x: F.interpolate(x[..., :4, :4], scale_factor=2),
+    "flipped": lambda leaves, draw, x: x.flip(draw.choice((2, 3))),
+    "turned": lambda leaves, draw, x: x.transpose(2, 3),
+    "padded": lambda leaves, draw, x: F.pad(x, (1, 0, 0, 2), value=0.5),
+    "joined": lambda leaves, draw, x: tc.cat([x, x * 0.5], 1) if x.shape[1] < 17 else x,
+    "residual": _residual,
+}
+
+
+def _convolutions(leaves: Leaves, draw: random.Random) -> Any:
+    """A network of images of few channels."""
+    channels = draw.choice((1, 1, 2, 3, 3, 8, 16))
+    x = leaves(draw, draw.choice((1, 2, 3)), channels, draw.randint(4, 9), draw.randint(4, 9))
+    if draw.random() < 0.3:
+        x = x.contiguous(memory_format=tc.channels_last)
+    for _ in range(draw.choice((2, 3, 4))):
+        x = _filtered(leaves, draw, x, draw.choice((8, 16, 24, 32)), draw.choice((1, 1, 2)))
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            x = BETWEEN[draw.choice(list(BETWEEN))](leaves, draw, x)
+    return _filtered(leaves, draw, x, draw.choice((1, 8, 16)), 1)
+
+
 def _attention(leaves: Leaves, draw: random.Random) -> Any:
     heads, shared = draw.choice(((1, 1), (2, 1), (2, 2), (4, 2)))
     t, s = draw.choice((1, 5, 16, 33, 64, 70)), draw.choice((1, 7, 16, 40, 64, 90))
@@ -231,6 +295,7 @@ PRODUCTS: dict[str, Callable[[Leaves, random.Random], Any]] = {
     "linear": _linear,
     "convolution": _convolution,
     "thin groups": _thin_groups,
+    "convolutions": _convolutions,
     "attention": _attention,
 }
 
@@ -426,8 +491,10 @@ def check(program: list[Step], device: str) -> str | None:
     # Terms of gradients may cancel to 0: they are as large as the largest of all results.
     least = LEAST * max((np.abs(want).max(initial=0) for want in wanted), default=0)
     # Gradients of attention pass through three products, and rows of one key cancel to 0.
+    # Those of a network pass through all of its convolutions, twice.
     chained = any(step[:2] == ("product", "attention") for step in program)
-    allowed = epsilon * (3 + 2 * len(program) + 4 * chained)
+    network = any(step[:2] == ("product", "convolutions") for step in program)
+    allowed = epsilon * (3 + 2 * len(program) + 4 * chained + 12 * network)
     for number, (computed, want) in enumerate(zip(results, wanted, strict=True)):
         name = "result" if number == 0 else f"gradient {number - 1}"
         if computed.shape != want.shape:

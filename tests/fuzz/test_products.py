@@ -42,13 +42,24 @@ def test_random_convolutions_of_thin_groups(seed: int) -> None:
     assert products.check([("tuned", seed), *program[1:]], "emu") is None
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_networks_of_convolutions(seed: int) -> None:
+    """Whose values lie with the channels last between them, from a few channels on."""
+    assert products.check(products.of_several_convolutions(seed), "emu") is None
+
+
 @pytest.mark.parametrize("seed", range(700, 712))
 def test_random_products_by_a_library(seed: int) -> None:
     """On the pretended GPU, by a cuBLASLt in Python: what it reads is in its descriptors alone."""
     with pretended_cublas() as library:
         assert products.check(products.by_library(seed, "cublas"), "cuda") is None
         program = products.by_library(seed, "cublas")
-        assert library.products or program[1][1] in ("convolution", "thin groups", "attention")
+        assert library.products or program[1][1] in (
+            "convolution",
+            "convolutions",
+            "thin groups",
+            "attention",
+        )
 
 
 def test_random_products_by_drawn_choices_of_the_tuner() -> None:
