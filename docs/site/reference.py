@@ -20,7 +20,9 @@ from tinygrad_cuda.core.dtypes import DType
 
 PACKAGE = tc.__name__
 # Public, though no `__all__` above them has their names.
-FURTHER = ("array_api.linalg", "data.transforms", "utils.checkpoint", "utils.metrics")
+FURTHER = (
+    "array_api.fft", "array_api.linalg", "data.transforms", "utils.checkpoint", "utils.metrics",
+)  # fmt: skip
 FAMILY = 8  # names of a family from which on it has a page of its own
 
 

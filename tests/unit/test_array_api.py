@@ -36,6 +36,8 @@ NAMES = [
     "uint64",
     "float32",
     "float64",
+    "complex64",
+    "complex128",
     "arange",
     "asarray",
     "empty",
@@ -169,7 +171,24 @@ NAMES = [
     "all",
     "any",
     "diff",
+    "fft",
     "linalg",
+]
+FFT = [
+    "fft",
+    "ifft",
+    "fftn",
+    "ifftn",
+    "rfft",
+    "irfft",
+    "rfftn",
+    "irfftn",
+    "hfft",
+    "ihfft",
+    "fftfreq",
+    "rfftfreq",
+    "fftshift",
+    "ifftshift",
 ]
 LINALG = [
     "cholesky",
@@ -202,6 +221,7 @@ LINALG = [
 def test_every_name_of_the_standard() -> None:
     assert not [name for name in NAMES if not hasattr(xp, name)]
     assert not [name for name in LINALG if not hasattr(xp.linalg, name)]
+    assert not [name for name in FFT if not hasattr(xp.fft, name)]
     x = tc.ones(2)
     assert x.__array_namespace__() is xp is x.__array_namespace__(api_version="2024.12")
     with pytest.raises(tc.ArgumentError, match="a version that is not here"):
@@ -214,6 +234,8 @@ def test_arguments_are_positional_and_by_keyword_as_in_the_standard() -> None:
         (xp.exp, "(x, /)"), (xp.reshape, "(x, /, shape, *, copy)"),
         (xp.clip, "(x, /, min, max)"), (xp.sort, "(x, /, *, axis, descending, stable)"),
         (xp.linalg.svd, "(x, /, *, full_matrices)"),
+        (xp.fft.irfft, "(x, /, *, n, axis, norm)"), (xp.fft.ifftn, "(x, /, *, s, axes, norm)"),
+        (xp.fft.fftfreq, "(n, /, *, d, dtype, device)"), (xp.fft.fftshift, "(x, /, *, axes)"),
     ]  # fmt: skip
     for function, expected in cases:
         text = inspect.signature(function)
@@ -226,7 +248,9 @@ def test_arguments_are_positional_and_by_keyword_as_in_the_standard() -> None:
 def values(kind: str) -> np.ndarray[Any, Any]:
     rng = np.random.default_rng(0)
     numbers = rng.integers(*((0, 9) if kind.startswith("u") else (-4, 5)), (3, 4))
-    return (numbers + (0.25 if kind.startswith("f") else 0)).astype(kind)
+    if kind.startswith("c"):
+        numbers = numbers + 1j * rng.integers(-4, 5, (3, 4))
+    return (numbers + (0.25 if kind[0] in "fc" else 0)).astype(kind)
 
 
 CALLS: list[tuple[str, Callable[[Any, Any], Any]]] = [
@@ -275,6 +299,28 @@ CALLS: list[tuple[str, Callable[[Any, Any], Any]]] = [
             lambda n, x: n.logical_xor(x, n.asarray(True)), lambda n, x: n.all(x, axis=0),
             lambda n, x: n.sum(x), lambda n, x: n.unique_values(x), lambda n, x: x & True,
         ],
+        "complex64 complex128": [
+            lambda n, x: n.abs(x), lambda n, x: n.conj(x), lambda n, x: n.real(x),
+            lambda n, x: n.imag(x), lambda n, x: n.exp(x) + n.sqrt(x) * n.log(x),
+            lambda n, x: n.add(x, 1j), lambda n, x: n.pow(x, 2), lambda n, x: n.square(x),
+            lambda n, x: n.where(n.real(x) > 0, x, 1.5), lambda n, x: n.equal(x, n.conj(x)),
+            lambda n, x: n.sum(x, axis=0), lambda n, x: n.prod(x[:, :2], axis=1),
+            lambda n, x: n.mean(x, axis=(0, 1)), lambda n, x: n.cumulative_sum(x, axis=0),
+            lambda n, x: n.cumulative_prod(x, axis=1), lambda n, x: n.any(x), lambda n, x: n.all(x),
+            lambda n, x: n.count_nonzero(x, axis=1), lambda n, x: n.vecdot(x, n.exp(x)),
+            lambda n, x: n.matmul(x, x.mT), lambda n, x: n.tensordot(x, x, axes=((0,), (0,))),
+            lambda n, x: n.linalg.trace(x), lambda n, x: n.linalg.outer(x[0], x[1]),
+            lambda n, x: n.linalg.vector_norm(x), lambda n, x: n.linalg.matrix_norm(x),
+            lambda n, x: n.linalg.matrix_power(x[:, :3], 3), lambda n, x: n.tril(x),
+            lambda n, x: n.linspace(0, 1 + 2j, 5, dtype=x.dtype), lambda n, x: n.zeros_like(x),
+            lambda n, x: n.fft.fft(x), lambda n, x: n.fft.ifft(x, n=6, axis=0, norm="ortho"),
+            lambda n, x: n.fft.fftn(x), lambda n, x: n.fft.ifftn(x, s=(3, 5), axes=(0, 1)),
+            lambda n, x: n.fft.irfft(x), lambda n, x: n.fft.hfft(x, n=7, axis=-1),
+            lambda n, x: n.fft.irfftn(x, axes=(1, 0), norm="forward"),
+            lambda n, x: n.fft.fftshift(x, axes=0), lambda n, x: n.fft.ifftshift(x),
+            lambda n, x: n.fft.rfft(n.real(x)), lambda n, x: n.fft.rfftn(n.imag(x)),
+            lambda n, x: n.fft.ihfft(n.real(x), norm="backward"),
+        ],
     }.items()
     for call in calls
 ]  # fmt: skip
@@ -318,6 +364,31 @@ def test_dtypes_and_limits() -> None:
     info = xp.__array_namespace_info__()
     assert info.default_dtypes()["integral"] is xp.int64 and "float32" in info.dtypes()
     assert list(info.dtypes(kind="bool")) == ["bool"] and tc.device("cpu") in info.devices()
+
+
+def test_complex_dtypes() -> None:
+    """The standard's promotion of real to complex, limits of the parts, and no cast back."""
+    info = xp.__array_namespace_info__()
+    assert list(info.dtypes(kind="complex floating")) == ["complex64", "complex128"]
+    assert info.default_dtypes()["complex floating"] is xp.complex64
+    assert xp.isdtype(xp.complex64, "complex floating") and xp.isdtype(xp.complex64, "numeric")
+    assert xp.result_type(xp.float64, xp.complex64) is xp.complex128
+    assert xp.result_type(xp.float64, 1j) is xp.complex128
+    assert xp.result_type(xp.float32, 1j) is xp.result_type(xp.int8, 1j) is xp.complex64
+    assert xp.can_cast(xp.float32, xp.complex64) and not xp.can_cast(xp.complex64, xp.float64)
+    assert xp.finfo(xp.complex128).dtype is xp.float64 and xp.finfo(xp.complex64).bits == 32
+    z = xp.asarray([1 + 2j, 0])
+    assert z.dtype is xp.complex64 and xp.full((), 1j).dtype is xp.complex64
+    assert xp.add(xp.ones(2, dtype=xp.float64), 1j).dtype is xp.complex128
+    assert xp.multiply(z, 2.0).dtype is xp.complex64
+    assert xp.astype(z, xp.bool).tolist() == [True, False]
+    assert xp.astype(z, xp.complex128).dtype is xp.complex128
+    for dtype in (xp.float32, xp.int64):
+        with pytest.raises(TypeError, match="no real values"):
+            xp.astype(z, dtype)
+    assert xp.vecdot(z, xp.asarray([1j, 1])).tolist() == 2 + 1j
+    assert xp.fft.fftfreq(4, d=0.5, dtype=xp.float64).tolist() == [0.0, 0.5, -1.0, -0.5]
+    assert xp.fft.rfftfreq(4).tolist() == [0.0, 0.25, 0.5]
 
 
 def test_memory_is_shared_where_it_can_be() -> None:

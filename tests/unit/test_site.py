@@ -40,9 +40,9 @@ def listed(pages: Path) -> set[str]:
     [
         "", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim",
         "optim.lr_scheduler", "optim.swa_utils", "data", "data.transforms", "autograd",
-        "autograd.functional", "amp", "array_api.linalg", "backends", "cuda", "distributions",
-        "func", "hub", "jit", "kernels", "linalg", "onnx", "profiler", "random", "special",
-        "utils.checkpoint", "utils.metrics", "utils.training",
+        "autograd.functional", "amp", "array_api.fft", "array_api.linalg", "backends", "cuda",
+        "distributions", "func", "hub", "jit", "kernels", "linalg", "onnx", "profiler", "random",
+        "special", "utils.checkpoint", "utils.metrics", "utils.training",
     ],
 )  # fmt: skip
 def test_every_public_name_has_an_entry(namespace: str, listed: set[str]) -> None:

@@ -6,7 +6,7 @@ PyTorch's. Its arrays are Tensors.
 
 from math import e, inf, nan, pi
 
-from tinygrad_cuda.array_api import linalg
+from tinygrad_cuda.array_api import fft, linalg
 from tinygrad_cuda.array_api.creation import *
 from tinygrad_cuda.array_api.data_types import *
 from tinygrad_cuda.array_api.data_types import namespace_info as __array_namespace_info__
@@ -16,6 +16,8 @@ from tinygrad_cuda.array_api.manipulation import *
 from tinygrad_cuda.array_api.reductions import *
 from tinygrad_cuda.core.dtypes import bool_ as bool
 from tinygrad_cuda.core.dtypes import (
+    complex64,
+    complex128,
     float32,
     float64,
     int8,

@@ -51,7 +51,10 @@ def asarray(
         moved = moved.to(device) if device is not None else moved
         result: Tensor = moved.clone() if copy and moved is x else moved
         return result
-    if not isinstance(obj, bool | int | float | list | tuple | np.generic) and copy is not True:
+    if (
+        not isinstance(obj, bool | int | float | complex | list | tuple | np.generic)
+        and copy is not True
+    ):
         shared = _shared(obj)
         if shared is not None:
             return asarray(shared, dtype=dtype, device=device, copy=copy)
@@ -110,14 +113,14 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
 
 
 def full(
-    shape: Shape, fill_value: bool | float, *, dtype: DType | None = None, device: Any = None
+    shape: Shape, fill_value: complex, *, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
     """An array with every element equal to `fill_value`."""
     return C.full(shape, fill_value, dtype=dtype, device=device)
 
 
 def full_like(
-    x: Tensor, /, fill_value: bool | float, *, dtype: DType | None = None, device: Any = None
+    x: Tensor, /, fill_value: complex, *, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
     """An array of another's shape with every element equal to `fill_value`."""
     dtype, device = dtype or x.dtype, x.device if device is None else device
@@ -125,11 +128,12 @@ def full_like(
 
 
 def linspace(
-    start: float, stop: float, /, num: int, *, dtype: DType | None = None, device: Any = None,
+    start: complex, stop: complex, /, num: int, *, dtype: DType | None = None, device: Any = None,
     endpoint: bool = True,
 ) -> Tensor:  # fmt: skip
     """Numbers at equal distances, with or without the last."""
-    wanted = dtype or C.get_default_dtype()
+    made = isinstance(start, complex) or isinstance(stop, complex)
+    wanted = dtype or (C.get_default_dtype().to_complex() if made else C.get_default_dtype())
     values = np.linspace(start, stop, num, endpoint=endpoint)
     return C.tensor(values.astype(wanted.numpy), dtype=wanted, device=device)
 

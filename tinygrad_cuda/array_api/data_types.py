@@ -17,14 +17,12 @@ from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.tensor import Tensor
 
 # Half types are this package's own and stand beside the standard's.
-OF_STANDARD = tuple(
-    dtype for dtype in D.ALL if dtype.name not in ("float16", "bfloat16")
-)  # fmt: skip
+OF_STANDARD = tuple(dtype for dtype in (*D.ALL, *D.COMPLEX) if not dtype.is_half)
 
 
 @dataclass(frozen=True)
 class finfo_object:
-    """What a floating dtype can hold."""
+    """What a floating dtype can hold, or each part of a complex one."""
 
     bits: int
     eps: float
@@ -49,8 +47,8 @@ def _dtype(value: Any) -> DType:
 
 
 def finfo(type: DType | Tensor, /) -> finfo_object:
-    """The limits of a floating dtype, as Python numbers."""
-    dtype = _dtype(type)
+    """The limits of a floating dtype, of a complex one those of its parts, as Python numbers."""
+    dtype = _dtype(type).to_real()
     limits = D.finfo(dtype)
     return finfo_object(
         limits.bits, limits.eps, limits.max, limits.min, limits.smallest_normal, dtype
@@ -65,7 +63,16 @@ def iinfo(type: DType | Tensor, /) -> iinfo_object:
 
 
 def astype(x: Tensor, dtype: DType, /, *, copy: bool = True, device: Any = None) -> Tensor:
-    """The array in another dtype; the same one where nothing changes and `copy` is False."""
+    """The array in another dtype; the same one where nothing changes and `copy` is False.
+
+    Raises:
+        DTypeError: a complex array would lose its imaginary parts.
+    """
+    if array("astype", x).dtype.is_complex and D.as_dtype(dtype).category in (1, 2):
+        raise DTypeError(
+            "astype", "a complex array has no real values", expect="a complex dtype or bool",
+            actual=D.as_dtype(dtype).name, hint="real(x), imag(x) and abs(x) are real",
+        )  # fmt: skip
     result = array("astype", x).to(dtype)
     if device is not None:
         result = result.to(device)
@@ -109,7 +116,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     result: DType | None = None
     numbers = []
     for value in arrays_and_dtypes:
-        if isinstance(value, bool | int | float):
+        if isinstance(value, bool | int | float | complex):
             numbers.append(value)
             continue
         dtype = _dtype(value)
@@ -121,7 +128,8 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         )  # fmt: skip
     for number in numbers:
         own = D.scalar_dtype(number, creation.get_default_dtype())
-        result = own if own.category > result.category else result
+        if own.category > result.category:
+            result = result.to_complex() if own.is_complex and result.is_floating else own
     return result
 
 
@@ -138,9 +146,10 @@ class Info:
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         """The dtypes of arrays for which none is given."""
+        floating = creation.get_default_dtype()
         return {
-            "real floating": creation.get_default_dtype(), "integral": D.int64,
-            "indexing": D.int64,
+            "real floating": floating, "complex floating": floating.to_complex(),
+            "integral": D.int64, "indexing": D.int64,
         }  # fmt: skip
 
     def dtypes(

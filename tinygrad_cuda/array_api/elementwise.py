@@ -7,7 +7,10 @@ from typing import Any
 
 from tinygrad_cuda.array_api.operands import array, pair
 from tinygrad_cuda.core.dtypes import bool_, iinfo
+from tinygrad_cuda.graph.node import Op
+from tinygrad_cuda.graph.ops import elementwise as ops
 from tinygrad_cuda.tensors import functions as F
+from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.math import atan2 as _atan2
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -38,6 +41,11 @@ def _binary(name: str, function: Binary, text: str) -> Any:
     return _named(wrapper, name, text)
 
 
+def _part(op: Op, of_real: Unary) -> Unary:
+    """A row of complex numbers, and what it is of real ones."""
+    return lambda x: wrap(op(x.node)) if x.dtype.is_complex else of_real(x)
+
+
 def _named(function: Any, name: str, text: str) -> Any:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = text
@@ -53,13 +61,13 @@ atan = _unary("atan", F.atan, "The inverse tangent of each element.")
 atanh = _unary("atanh", F.atanh, "The inverse hyperbolic tangent of each element.")
 bitwise_invert = _unary("bitwise_invert", F.bitwise_not, "The complement of each element's bits.")
 ceil = _rounding("ceil", F.ceil, "The smallest whole number not below each element.")
-conj = _unary("conj", lambda x: x.clone(), "The conjugate of each element.")
+conj = _unary("conj", _part(ops.conj, F.clone), "The conjugate of each element.")
 cos = _unary("cos", F.cos, "The cosine of each element.")
 cosh = _unary("cosh", F.cosh, "The hyperbolic cosine of each element.")
 exp = _unary("exp", F.exp, "The exponential of each element.")
 expm1 = _unary("expm1", F.expm1, "exp(x) - 1 of each element.")
 floor = _rounding("floor", F.floor, "The largest whole number not above each element.")
-imag = _unary("imag", F.zeros_like, "The imaginary part of each element: 0 of a real one.")
+imag = _unary("imag", _part(ops.imag, F.zeros_like), "The imaginary part: 0 of a real element.")
 isfinite = _unary("isfinite", F.isfinite, "Whether each element is neither infinite nor NaN.")
 isinf = _unary("isinf", F.isinf, "Whether each element is infinite.")
 isnan = _unary("isnan", F.isnan, "Whether each element is NaN.")
@@ -70,7 +78,7 @@ log2 = _unary("log2", F.log2, "The logarithm to the base 2 of each element.")
 logical_not = _unary("logical_not", F.logical_not, "The negation of each element.")
 negative = _unary("negative", F.neg, "The negative of each element.")
 positive = _unary("positive", lambda x: x.clone(), "Each element.")
-real = _unary("real", lambda x: x.clone(), "The real part of each element.")
+real = _unary("real", _part(ops.real, F.clone), "The real part of each element.")
 reciprocal = _unary("reciprocal", F.reciprocal, "1 / x of each element.")
 round = _rounding("round", F.round, "The nearest whole number, the even one of two.")
 signbit = _unary("signbit", F.signbit, "Whether the sign of each element is set.")

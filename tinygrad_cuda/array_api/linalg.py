@@ -67,14 +67,14 @@ def tensordot(
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
-    """The inner products of vectors along an axis."""
+    """The inner products of vectors along an axis, conj(x1) . x2."""
     a, b = common("vecdot", [x1, x2])
     a, b = a.movedim(axis, -1), b.movedim(axis, -1)
     if a.shape[-1] != b.shape[-1]:
         raise ShapeError(
             "vecdot", "vectors differ in length", expect=str(a.shape[-1]), actual=str(b.shape[-1])
         )
-    return (a * b).sum(-1, dtype=a.dtype)
+    return (a.conj() * b).sum(-1, dtype=a.dtype)
 
 
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:

@@ -36,7 +36,11 @@ def pair(op: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
 
 def _number(like: Any, value: Any) -> Tensor:
     dtype: DType = like.dtype
-    if isinstance(value, float) and not dtype.is_floating:
+    if isinstance(value, complex) and dtype.category >= 2:
+        dtype = dtype.to_complex()
+    elif isinstance(value, complex):
+        dtype = get_default_dtype().to_complex()
+    elif isinstance(value, float) and dtype.category < 2:
         dtype = get_default_dtype()
     elif isinstance(value, int) and not isinstance(value, bool) and dtype is bool_:
         dtype = int64

@@ -16,7 +16,7 @@ from tinygrad_cuda.tensors.tensor import Tensor
 
 def _total_dtype(x: Tensor, dtype: DType | None) -> DType:
     """That of a sum: as wide as the default dtype of its kind at least."""
-    if dtype is not None or x.dtype.is_floating:
+    if dtype is not None or x.dtype.category >= 2:
         return dtype or x.dtype
     return D.uint64 if x.dtype.is_integer and not x.dtype.is_signed else int64
 
