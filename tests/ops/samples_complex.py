@@ -15,7 +15,7 @@ from sampling import Array, Sample, generator, plain, reshaped, sliced, transpos
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node, Op
-from tinygrad_cuda.graph.ops import common, fft, scan
+from tinygrad_cuda.graph.ops import common, fft, scan, special
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
 
@@ -26,7 +26,15 @@ OF_ONE: dict[Op, Formula] = {
     ew.exp: np.exp, ew.log: np.log, ew.sqrt: np.sqrt, ew.sin: np.sin, ew.cos: np.cos,
     ew.sinh: np.sinh, ew.cosh: np.cosh, ew.tanh: np.tanh, ew.conj: np.conj,
     ew.real: lambda z: z.real, ew.imag: lambda z: z.imag,
-    ew.modulus: lambda z: np.hypot(z.real, z.imag),
+    ew.modulus: lambda z: np.hypot(z.real, z.imag), ew.expm1: lambda z: np.exp(z) - 1,
+    ew.log1p: lambda z: np.log(1 + z), ew.log2: lambda z: np.log(z) / 0.6931471805599453,
+    ew.rsqrt: lambda z: 1 / np.sqrt(z), ew.tan: lambda z: np.sin(z) / np.cos(z),
+    ew.asin: lambda z: -1j * np.log(1j * z + np.sqrt(1 - z * z)),
+    ew.acos: lambda z: np.pi / 2 + 1j * np.log(1j * z + np.sqrt(1 - z * z)),
+    ew.atan: lambda z: 0.5j * (np.log(1 - 1j * z) - np.log(1 + 1j * z)),
+    special.asinh: lambda z: np.log(z + np.sqrt(z * z + 1)),
+    special.acosh: lambda z: np.log(z + np.sqrt(z + 1) * np.sqrt(z - 1)),
+    special.atanh: lambda z: 0.5 * (np.log(1 + z) - np.log(1 - z)),
 }  # fmt: skip
 OF_TWO: dict[Op, Formula] = {
     ew.add: lambda a, b: a + b, ew.sub: lambda a, b: a - b, ew.mul: lambda a, b: a * b,

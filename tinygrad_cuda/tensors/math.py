@@ -462,6 +462,12 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
 @rounded_once
 def log10(input: Tensor) -> Tensor:
     """Logarithm to base 10."""
+    if _is_complex(input):  # a complex product with an infinite part has NaN
+        natural, factor = elementwise.log(input.node), 1 / _math.log(10.0)
+        return wrap(elementwise.complex_(*(
+            elementwise.mul(x, common.full_like(x, factor))
+            for x in (elementwise.real(natural), elementwise.imag(natural))
+        )))  # fmt: skip
     return mul(log2(input), _math.log10(2.0))
 
 

@@ -214,6 +214,42 @@ def test_what_has_no_derivative() -> None:
         tc.func.grad(lambda z: z.sum())(z.detach())
 
 
+# Special values -----------------------------------------------------------------------------------
+
+EDGES = (0.0, -0.0, 0.5, 1.0, -1.0000001, -2.0, 1e-30, 1e30, np.inf, -np.inf, np.nan)
+FUNCTIONS = (
+    "exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan sinh cosh tanh asin acos "
+    "atan asinh acosh atanh"
+)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS.split())
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_kernels_have_numpys_special_values(name: str, dtype: Any) -> None:
+    """Infinities, NaN, zeros of both signs, and both sides of cuts.
+
+    C leaves the sign of an infinity beside NaN free.
+    """
+    z = np.empty((len(EDGES), len(EDGES)), dtype)
+    z.real, z.imag = np.reshape(EDGES, (-1, 1)), EDGES
+    want, found = (
+        tc.view_as_real(getattr(tc, name)(tc.tensor(z, device=device))).numpy()
+        for device in DEVICES
+    )
+    for parts in (found, want):
+        free = np.isinf(parts) & np.isnan(parts[..., ::-1])
+        parts[free] = np.inf
+    np.testing.assert_allclose(found, want, rtol=3e-6 if dtype is np.complex64 else 1e-13)
+    signs = np.signbit(found) == np.signbit(want)
+    assert (signs | np.isnan(want)).all(), z[~(signs | np.isnan(want)).all(-1)]
+
+
+def test_small_numbers_are_not_lost() -> None:
+    z = tc.tensor([1e-20 + 1e-20j, 1e-9 - 1e-5j], dtype=tc.complex128, device="cpu")
+    assert z.log1p().tolist()[0] == z.expm1().tolist()[0] == 1e-20 + 1e-20j
+    assert tc.allclose(z.log1p().expm1(), z, rtol=1e-15, atol=0)
+
+
 # Refusals -----------------------------------------------------------------------------------------
 
 twice = tc.kernel("y = 2 * x")(lambda x: None)

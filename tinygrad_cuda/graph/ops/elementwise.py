@@ -326,22 +326,22 @@ exp2: SameSpecOp = _op(
 )  # fmt: skip
 # Not by out + 1, which is 0 for x below -17: so are the slopes of elu, celu and selu exact.
 expm1: SameSpecOp = _op(
-    "expm1", np.expm1, "expm1({0})",
-    lambda g, out, x: mul(g, exp(x)),
-    domain="float", cost=12,
+    "expm1", numeric.expm1, "expm1({0})",
+    lambda g, out, x: mul(g, conjugated(exp(x))),
+    domain="inexact", cost=12,
 )  # fmt: skip
 log: SameSpecOp = _op(
     "log", np.log, "log({0})", lambda g, out, x: div(g, conjugated(x)), domain="inexact", cost=8
 )
 log2: SameSpecOp = _op(
     "log2", np.log2, "log2({0})",
-    lambda g, out, x: div(g, mul(x, full_like(x, 0.6931471805599453))),
-    domain="float", cost=8,
+    lambda g, out, x: div(g, conjugated(mul(x, full_like(x, 0.6931471805599453)))),
+    domain="inexact", cost=8,
 )  # fmt: skip
 log1p: SameSpecOp = _op(
-    "log1p", np.log1p, "log1p({0})",
-    lambda g, out, x: div(g, add(x, full_like(x, 1))),
-    domain="float", cost=12,
+    "log1p", numeric.log1p, "log1p({0})",
+    lambda g, out, x: div(g, conjugated(add(x, full_like(x, 1)))),
+    domain="inexact", cost=12,
 )  # fmt: skip
 sqrt: SameSpecOp = _op(
     "sqrt", np.sqrt, "sqrt({0})",
@@ -350,8 +350,8 @@ sqrt: SameSpecOp = _op(
 )  # fmt: skip
 rsqrt: SameSpecOp = _op(
     "rsqrt", numeric.rsqrt, "tgc_rsqrt({0})",
-    lambda g, out, x: mul(g, div(_times(out, full_like(out, 1), -0.5), x)),
-    domain="float", cost=6,
+    lambda g, out, x: mul(g, conjugated(div(_times(out, full_like(out, 1), -0.5), x))),
+    domain="inexact", cost=6,
 )  # fmt: skip
 sin: SameSpecOp = _op(
     "sin", np.sin, "sin({0})", lambda g, out, x: mul(g, conjugated(cos(x))),
@@ -363,8 +363,8 @@ cos: SameSpecOp = _op(
 )  # fmt: skip
 tan: SameSpecOp = _op(
     "tan", np.tan, "tan({0})",
-    lambda g, out, x: mul(g, add(mul(out, out), full_like(out, 1))),
-    domain="float", cost=16,
+    lambda g, out, x: mul(g, conjugated(add(mul(out, out), full_like(out, 1)))),
+    domain="inexact", cost=16,
 )  # fmt: skip
 
 
@@ -374,18 +374,18 @@ def _one_minus_square(out: Node) -> Node:
 
 asin: SameSpecOp = _op(
     "asin", np.arcsin, "asin({0})",
-    lambda g, out, x: mul(g, rsqrt(_one_minus_square(x))),
-    domain="float", cost=16,
+    lambda g, out, x: mul(g, conjugated(rsqrt(_one_minus_square(x)))),
+    domain="inexact", cost=16,
 )  # fmt: skip
 acos: SameSpecOp = _op(
     "acos", np.arccos, "acos({0})",
-    lambda g, out, x: neg(mul(g, rsqrt(_one_minus_square(x)))),
-    domain="float", cost=16,
+    lambda g, out, x: neg(mul(g, conjugated(rsqrt(_one_minus_square(x))))),
+    domain="inexact", cost=16,
 )  # fmt: skip
 atan: SameSpecOp = _op(
     "atan", np.arctan, "atan({0})",
-    lambda g, out, x: div(g, add(mul(x, x), full_like(x, 1))),
-    domain="float", cost=16,
+    lambda g, out, x: div(g, conjugated(add(mul(x, x), full_like(x, 1)))),
+    domain="inexact", cost=16,
 )  # fmt: skip
 
 
@@ -481,12 +481,6 @@ def _infer_part(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -
     return ((sources[0].shape, sources[0].dtype.to_real()),)
 
 
-def _joined(real: Any, imag: Any) -> Any:
-    result = np.empty(real.shape, np.result_type(real, np.complex64))
-    result.real, result.imag = real, imag
-    return result
-
-
 def direction(z: Node) -> Node:
     """z / |z|, and 0 at the origin, where PyTorch has that slope."""
     size = modulus(z)
@@ -499,7 +493,7 @@ conj: SameSpecOp = _op(
     "conj", np.conjugate, "tgc_conj({0})", lambda g, out, z: conj(g), domain="complex"
 )
 complex_: Op = Op(
-    "complex", "elementwise", _infer_complex, numpy=_joined, cuda="tgc_complex_of({0}, {1})",
+    "complex", "elementwise", _infer_complex, numpy=numeric.joined, cuda="tgc_complex_of({0}, {1})",
     gradient=(lambda g, out, a, b: real(g), lambda g, out, a, b: imag(g)),
 )  # fmt: skip
 # Copies: a result may be written over, and its operand has other readers.

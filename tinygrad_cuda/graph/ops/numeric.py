@@ -136,6 +136,50 @@ def rsqrt(x: Any, out: Array | None = None) -> Any:
     return np.divide(x.dtype.type(1), root, out=out)
 
 
+@takes_out
+def expm1(x: Any, out: Array | None = None) -> Any:
+    """``exp(x) - 1``: of complex ``a + ib`` ``expm1(a) cos(b) - 2 sin(b / 2)^2 + i exp(a) sin(b)``.
+
+    NumPy's has NaN for the imaginary part 0 of a real part that is not finite.
+    """
+    if x.dtype.kind != "c":
+        return np.expm1(x, out=out)
+    a, b = x.real, x.imag
+    half = np.sin(b / 2)
+    result = np.exp(x)
+    near = np.expm1(a) * np.cos(b) - 2 * half * half + 0.0  # 0 of -0, as exp(x) - 1 has
+    result = joined(np.where(np.abs(a) <= 1, near, result.real - 1), result.imag)
+    return result if out is None else _copied(result, out)
+
+
+@takes_out
+def log1p(x: Any, out: Array | None = None) -> Any:
+    """``log(1 + x)``: of complex ``a + ib`` near 0 half the ``log1p`` of ``a (2 + a) + b^2``.
+
+    NumPy's adds 1 first, so that small real parts are lost.
+    """
+    if x.dtype.kind != "c":
+        return np.log1p(x, out=out)
+    a, b = x.real, x.imag
+    far = np.log(joined(a + 1, b))
+    near = (np.abs(a) <= 0.5) & (np.abs(b) <= 0.5)
+    small = np.where(near, a * (2 + a) + b * b, 0)
+    result = joined(np.where(near, np.log1p(small) / 2, far.real), far.imag)
+    return result if out is None else _copied(result, out)
+
+
+def joined(real: Any, imag: Any) -> Any:
+    """A complex array of its parts."""
+    result = np.empty(real.shape, np.result_type(real, np.complex64))
+    result.real, result.imag = real, imag
+    return result
+
+
+def _copied(result: Any, out: Array) -> Array:
+    out[...] = result
+    return out
+
+
 # -log(1 - erf(x)) / x on [0, 3.95], beyond which erf is 1 in float32: a weighted minimax fit to
 # SciPy's erfcx, good to 4e-9 of erf; rounding leaves 3 units in the last place.
 _ERF_END = np.float32(3.95)

@@ -22,18 +22,28 @@ def _square_plus(x: Node, number: int) -> Node:
 
 asinh: SameSpecOp = ew._op(
     "asinh", np.arcsinh, "asinh({0})",
-    lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, 1))),
-    domain="float", cost=16,
+    lambda g, out, x: ew.mul(g, ew.conjugated(ew.rsqrt(_square_plus(x, 1)))),
+    domain="inexact", cost=16,
 )  # fmt: skip
+
+
+def _acosh_slope(x: Node) -> Node:
+    """``1 / sqrt(x^2 - 1)``; of complex numbers the root is the product of two."""
+    if not x.dtype.is_complex:
+        return ew.rsqrt(_square_plus(x, -1))
+    one = full_like(x, 1)
+    return ew.conj(ew.mul(ew.rsqrt(ew.add(x, one)), ew.rsqrt(ew.sub(x, one))))
+
+
 acosh: SameSpecOp = ew._op(
     "acosh", np.arccosh, "acosh({0})",
-    lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, -1))),
-    domain="float", cost=16,
+    lambda g, out, x: ew.mul(g, _acosh_slope(x)),
+    domain="inexact", cost=16,
 )  # fmt: skip
 atanh: SameSpecOp = ew._op(
     "atanh", np.arctanh, "atanh({0})",
-    lambda g, out, x: ew.div(g, ew.sub(full_like(x, 1), ew.mul(x, x))),
-    domain="float", cost=16,
+    lambda g, out, x: ew.div(g, ew.conjugated(ew.sub(full_like(x, 1), ew.mul(x, x)))),
+    domain="inexact", cost=16,
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.functional.pooling import avg_pool1d
 from tinygrad_cuda.tensors import reductions
+from tinygrad_cuda.tensors.arguments import require_real
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
@@ -87,6 +88,7 @@ def batch_norm(
         ShapeError: the input has no channels, or a batch of one element for each channel.
         ArgumentError: not training, and no running values.
     """
+    require_real("batch_norm", input)
     if input.ndim < 2:
         raise ShapeError(
             "batch_norm", "the input has no channels", expect="(N, C, *)",

@@ -91,8 +91,9 @@ def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
             "the dtype is not supported",
             expect="float32 or float64",
             actual=dtype.name,
-            hint="cast first, e.g. x.float()",
-        )
+            hint="there are no factorizations of complex matrices; x.real and x.imag are real"
+            if dtype.is_complex else "cast first, e.g. x.float()",
+        )  # fmt: skip
     # A handle of its own: a gradient needs the value of now, whatever is written later.
     return wrap(value.node)
 
