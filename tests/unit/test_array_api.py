@@ -253,6 +253,10 @@ def values(kind: str) -> np.ndarray[Any, Any]:
     return (numbers + (0.25 if kind[0] in "fc" else 0)).astype(kind)
 
 
+FUNCTIONS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "expm1", "log10", "log1p",
+    "log2", "reciprocal", "round", "sign", "sin", "sinh", "tan", "tanh",
+)  # fmt: skip
 CALLS: list[tuple[str, Callable[[Any, Any], Any]]] = [
     (kinds, call)
     for kinds, calls in {
@@ -302,6 +306,7 @@ CALLS: list[tuple[str, Callable[[Any, Any], Any]]] = [
         "complex64 complex128": [
             lambda n, x: n.abs(x), lambda n, x: n.conj(x), lambda n, x: n.real(x),
             lambda n, x: n.imag(x), lambda n, x: n.exp(x) + n.sqrt(x) * n.log(x),
+            *[lambda n, x, name=name: getattr(n, name)(x) for name in FUNCTIONS],
             lambda n, x: n.add(x, 1j), lambda n, x: n.pow(x, 2), lambda n, x: n.square(x),
             lambda n, x: n.where(n.real(x) > 0, x, 1.5), lambda n, x: n.equal(x, n.conj(x)),
             lambda n, x: n.sum(x, axis=0), lambda n, x: n.prod(x[:, :2], axis=1),
@@ -312,6 +317,15 @@ CALLS: list[tuple[str, Callable[[Any, Any], Any]]] = [
             lambda n, x: n.linalg.trace(x), lambda n, x: n.linalg.outer(x[0], x[1]),
             lambda n, x: n.linalg.vector_norm(x), lambda n, x: n.linalg.matrix_norm(x),
             lambda n, x: n.linalg.matrix_power(x[:, :3], 3), lambda n, x: n.tril(x),
+            lambda n, x: n.linalg.matrix_power(x[:, :3], -2), lambda n, x: n.linalg.pinv(x),
+            lambda n, x: n.linalg.inv(n.stack([x[:, :3], x[:, 1:]])),
+            lambda n, x: n.linalg.solve(x[:, 1:], x), lambda n, x: n.linalg.svdvals(x),
+            lambda n, x: n.linalg.solve(x[:, 1:], x[:, 0]), lambda n, x: n.linalg.matrix_rank(x),
+            lambda n, x: n.linalg.eigvalsh(n.matmul(x, n.conj(x.mT))),
+            lambda n, x: n.linalg.matrix_norm(x, ord="nuc", keepdims=True),
+            lambda n, x: n.linalg.matrix_norm(x, ord=-2), lambda n, x: n.diff(x, axis=0),
+            lambda n, x: n.unique_all(n.concat([x, x])).values,
+            lambda n, x: n.unique_all(n.stack([x, n.conj(x), x])).inverse_indices,
             lambda n, x: n.linspace(0, 1 + 2j, 5, dtype=x.dtype), lambda n, x: n.zeros_like(x),
             lambda n, x: n.fft.fft(x), lambda n, x: n.fft.ifft(x, n=6, axis=0, norm="ortho"),
             lambda n, x: n.fft.fftn(x), lambda n, x: n.fft.ifftn(x, s=(3, 5), axes=(0, 1)),
@@ -386,6 +400,14 @@ def test_complex_dtypes() -> None:
     for dtype in (xp.float32, xp.int64):
         with pytest.raises(TypeError, match="no real values"):
             xp.astype(z, dtype)
+    assert xp.sign(-0.0 * z).tolist() == [0, 0] and xp.round(z * 0.75).tolist() == [1 + 2j, 0]
+    unordered: list[Callable[[Any], Any]] = [
+        xp.clip, xp.var, xp.std, xp.max, xp.sort, xp.floor, lambda z: xp.less(z, z),
+        lambda z: xp.linalg.qr(xp.linalg.outer(z, z)),
+    ]  # fmt: skip
+    for function in unordered:
+        with pytest.raises(TypeError, match="dtype is not supported"):
+            function(z)
     assert xp.vecdot(z, xp.asarray([1j, 1])).tolist() == 2 + 1j
     assert xp.fft.fftfreq(4, d=0.5, dtype=xp.float64).tolist() == [0.0, 0.5, -1.0, -0.5]
     assert xp.fft.rfftfreq(4).tolist() == [0.0, 0.25, 0.5]

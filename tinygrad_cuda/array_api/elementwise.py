@@ -9,6 +9,7 @@ from tinygrad_cuda.array_api.operands import array, pair
 from tinygrad_cuda.core.dtypes import bool_, iinfo
 from tinygrad_cuda.graph.node import Op
 from tinygrad_cuda.graph.ops import elementwise as ops
+from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.tensors import functions as F
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.math import atan2 as _atan2
@@ -29,7 +30,7 @@ def _rounding(name: str, function: Unary, text: str) -> Any:
     """A function that leaves integers as they are."""
 
     def wrapper(x: Tensor, /) -> Tensor:
-        return function(x) if array(name, x).dtype.is_floating else x.clone()
+        return x.clone() if array(name, x).dtype.category < 2 else function(x)
 
     return _named(wrapper, name, text)
 
@@ -44,6 +45,13 @@ def _binary(name: str, function: Binary, text: str) -> Any:
 def _part(op: Op, of_real: Unary) -> Unary:
     """A row of complex numbers, and what it is of real ones."""
     return lambda x: wrap(op(x.node)) if x.dtype.is_complex else of_real(x)
+
+
+def _round(x: Tensor) -> Tensor:
+    """Of a complex array each part is rounded."""
+    if not x.dtype.is_complex:
+        return F.round(x)
+    return wrap(ops.complex_(*(ops.round(part(x.node)) for part in (ops.real, ops.imag))))
 
 
 def _named(function: Any, name: str, text: str) -> Any:
@@ -80,7 +88,7 @@ negative = _unary("negative", F.neg, "The negative of each element.")
 positive = _unary("positive", lambda x: x.clone(), "Each element.")
 real = _unary("real", _part(ops.real, F.clone), "The real part of each element.")
 reciprocal = _unary("reciprocal", F.reciprocal, "1 / x of each element.")
-round = _rounding("round", F.round, "The nearest whole number, the even one of two.")
+round = _rounding("round", _round, "The nearest whole number, the even one of two.")
 signbit = _unary("signbit", F.signbit, "Whether the sign of each element is set.")
 sin = _unary("sin", F.sin, "The sine of each element.")
 sinh = _unary("sinh", F.sinh, "The hyperbolic sine of each element.")
@@ -134,8 +142,11 @@ def floor_divide(x1: Tensor | float, x2: Tensor | float, /) -> Tensor:
 
 
 def sign(x: Tensor, /) -> Tensor:
-    """-1, 0 or 1 by the sign of each element; NaN of NaN."""
-    result = F.sign(array("sign", x))
+    """-1, 0 or 1 by the sign of each element, z / |z| of a complex one; NaN of NaN."""
+    if array("sign", x).dtype.is_complex:
+        of_complex: Tensor = F.where(x == 0, F.zeros_like(x), F.sgn(x))
+        return of_complex
+    result = F.sign(x)
     return F.where(F.isnan(x), x, result) if x.dtype.is_floating else result
 
 
@@ -144,6 +155,7 @@ def clip(
 ) -> Tensor:
     """Each element, or the bound beyond which it lies; a NaN of either is NaN."""
     result = array("clip", x)
+    require_dtype("clip", x.node, "real")
     if min is not None:
         result = F.maximum(*_bound(result, min))
     if max is not None:

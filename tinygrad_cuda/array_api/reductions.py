@@ -9,6 +9,7 @@ from tinygrad_cuda.core import dtypes as D
 from tinygrad_cuda.core.dtypes import DType, bool_, int64
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.shapes import normalize_axis
+from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.tensors import creation
 from tinygrad_cuda.tensors import functions as F
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -61,7 +62,8 @@ def var(
     x: Tensor, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The variance of the elements along axes, over their number less the correction."""
-    axes = axes_of(array("var", x), axis)
+    require_dtype("var", array("var", x).node, "real")
+    axes = axes_of(x, axis)
     rows = joined_axes(x, axes)
     centred = rows - rows.mean(-1, keepdim=True)
     count = rows.shape[-1] - correction
@@ -211,6 +213,15 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Tensor
 
 
+def _order(flat: Tensor) -> Tensor:
+    """The indices in the order of the elements: of complex ones by real, then imaginary part."""
+    if flat.dtype.is_complex:
+        first = _order(F.imag(flat))
+        return F.index_select(first, 0, _order(F.index_select(F.real(flat), 0, first)))
+    flat = flat.to(D.uint8) if flat.dtype is bool_ else flat
+    return F.sort(flat, dim=0, stable=True).indices
+
+
 def unique_all(x: Tensor, /) -> UniqueAll:
     """Each value once, where it comes first, where it is, and how often; NaNs are all distinct."""
     flat = array("unique_all", x).reshape(-1)
@@ -218,7 +229,7 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     if not size:
         none = creation.zeros((0,), dtype=int64, device=x.device)
         return UniqueAll(flat.clone(), none, none.reshape(tuple(x.shape)), none)
-    order = F.sort(flat.to(D.uint8) if flat.dtype is bool_ else flat, dim=0, stable=True).indices
+    order = _order(flat)
     ordered = F.index_select(flat, 0, order)
     true = creation.ones((1,), dtype=bool_, device=x.device)
     first = F.cat([true, ordered[1:] != ordered[:-1]], 0)
