@@ -287,12 +287,12 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     solution = pinv(A, rcond) @ right
     m, n = A.shape[-2:]
     ranks = matrix_rank(A, rtol=rcond)
-    residuals = A.new_zeros(0)
+    residuals = none = A.real.new_zeros(0)
     if driver in ("gels", "gelsd", "gelss") and m > n and bool((ranks.array() == n).all()):
         gap = A @ solution - right
-        residuals = (gap * gap).sum(-2)
+        residuals = (gap * gap.conj()).real.sum(-2)
     no_ranks = wrap(buffer_node(np.zeros(0, np.int64), A.device))
-    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else A.new_zeros(0)
+    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else none
     # Made last: the one result that PyTorch saves, see graph/saved.py.
     result = wrap((solution.squeeze(-1) if vector else solution).node)
     return Lstsq(result, residuals, no_ranks if driver == "gels" else ranks, values)

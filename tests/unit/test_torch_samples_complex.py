@@ -36,10 +36,12 @@ ADAPTED: dict[str, Callable[..., Any]] = {
     "H": lambda x: x.H,
     "mT": lambda x: x.mT,
     "mH": lambda x: x.mH,
+    "linalg.lstsq.grad_oriented": lambda a, b, driver: tc.linalg.lstsq(a, b, driver=driver)[:2],
     "linalg.pinv.singular": lambda a, b: tc.linalg.pinv(a @ b.mT),
 }
 # Exactly these differ, each for a reason.
 EXCEPTIONS: dict[str, str] = {
+    "linalg.eigh": "the phases of vectors are LAPACK's",
     "as_strided.partial_views": "the sample's memory is larger than the array handed over",
     "as_strided_scatter": "torch passes a gradient to what is overwritten",
     "linalg.eig": "torch refuses a loss that depends on the phases of vectors",
@@ -47,19 +49,23 @@ EXCEPTIONS: dict[str, str] = {
 # What has to work, whatever else is refused.
 _SUPPORTED = """
 __radd__ __rmatmul__ __rmul__ __rpow__ __rsub__ abs acos acosh add addcdiv addcmul addmm all
-allclose angle any as_strided asin asinh atan atanh baddbmm block_diag bmm cat cdouble cfloat chunk
-clone conj conj_physical cos cosh count_nonzero cumprod cumsum diag diagonal diff
+allclose angle any as_strided asin asinh atan atanh baddbmm block_diag bmm cat cdouble cfloat
+cholesky chunk clone conj conj_physical cos cosh count_nonzero cumprod cumsum diag diagonal diff
 div.no_rounding_mode dot einsum eq equal exp expand expm1 fft.fft fft.fft2 fft.fftn fft.fftshift
 fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ifft2 fft.ifftn fft.ifftshift fft.irfft fft.irfft2
 fft.irfftn flip float_power gather gradient H imag index_add index_copy index_fill index_put
-index_select inner isclose isfinite isinf isnan isreal istft kron lerp linalg.cross linalg.diagonal
-linalg.matrix_power linalg.multi_dot linalg.norm linalg.vander linalg.vecdot linalg.vector_norm log
-log10 log1p log2 logical_and logical_not masked_fill masked_scatter masked_select matmul mean mH mm
-movedim mul mv narrow ne neg nn.functional.l1_loss nn.functional.linear nn.functional.normalize
-nn.functional.pad.constant nn.functional.pad.reflect nonzero ones_like outer permute pow prod ravel
-real reciprocal repeat reshape resolve_conj roll rsqrt rsub scatter scatter_add select sgn sin sinc
-sinh split sqrt square squeeze stack stft sub sum T take tan tanh tensordot tile to trace transpose
-trapezoid tril triu true_divide unbind unfold unsqueeze vdot view view_as_real where zeros_like
+index_select inner isclose isfinite isinf isnan isreal istft kron lerp linalg.cholesky
+linalg.cross linalg.det linalg.diagonal linalg.eigvalsh linalg.inv linalg.lstsq
+linalg.lstsq.grad_oriented linalg.matrix_power linalg.matrix_rank linalg.multi_dot linalg.norm
+linalg.pinv linalg.pinv.hermitian linalg.qr linalg.slogdet linalg.solve linalg.solve_triangular
+linalg.svd linalg.svdvals linalg.vander linalg.vecdot linalg.vector_norm log log10 log1p log2
+logical_and logical_not masked_fill masked_scatter masked_select matmul mean mH mm movedim mul mv
+narrow ne neg nn.functional.l1_loss nn.functional.linear nn.functional.normalize
+nn.functional.pad.constant nn.functional.pad.reflect nonzero ones_like outer permute pinverse pow
+prod qr ravel real reciprocal repeat reshape resolve_conj roll rsqrt rsub scatter scatter_add
+select sgn sin sinc sinh split sqrt square squeeze stack stft sub sum svd T take tan tanh tensordot
+tile to trace transpose trapezoid tril triu true_divide unbind unfold unsqueeze vdot view
+view_as_real where zeros_like
 """
 SUPPORTED = frozenset(_SUPPORTED.split())
 COUNT, LARGEST = 3, 1000

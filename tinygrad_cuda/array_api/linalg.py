@@ -43,32 +43,6 @@ class SVDResult(NamedTuple):
     Vh: Tensor
 
 
-# Complex matrices ---------------------------------------------------------------------------------
-# Solutions, inverses and singular values of A + iB are those of the real matrix [[A, -B], [B, A]].
-
-
-def _as_real(x: Tensor) -> Tensor:
-    """The real matrix ``[[A, -B], [B, A]]`` of ``A + iB``."""
-    a, b = F.real(x), F.imag(x)
-    return F.cat([F.cat([a, -b], -1), F.cat([b, a], -1)], -2)
-
-
-def _as_complex(x: Tensor) -> Tensor:
-    """``A + iB`` of ``[[A, ..], [B, ..]]``: the left half of `_as_real`'s columns."""
-    rows, columns = x.shape[-2] // 2, x.shape[-1] // 2
-    return F.complex(x[..., :rows, :columns], x[..., rows:, :columns])
-
-
-def _halved(x: Tensor) -> Tensor:
-    """The values of a complex matrix: those of the real one are pairs, in order."""
-    pairs = x.reshape([*x.shape[:-1], x.shape[-1] // 2, 2])
-    return pairs.mean(-1)
-
-
-def _is_complex(x: Tensor) -> bool:
-    return isinstance(x, Tensor) and x.dtype.is_complex and x.ndim > 1
-
-
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The matrix product."""
     return F.matmul(*common("matmul", [x1, x2]))
@@ -131,28 +105,21 @@ def eigh(x: Tensor, /) -> EighResult:
 
 def eigvalsh(x: Tensor, /) -> Tensor:
     """The eigenvalues of a symmetric or Hermitian matrix."""
-    return _halved(L.eigvalsh(_as_real(x))) if _is_complex(x) else L.eigvalsh(x)
+    return L.eigvalsh(x)
 
 
 def inv(x: Tensor, /) -> Tensor:
     """The inverse matrix."""
-    return _as_complex(L.inv(_as_real(x))) if _is_complex(x) else L.inv(x)
+    return L.inv(x)
 
 
 def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: Any = "fro") -> Tensor:
     """The norm of each matrix."""
-    if _is_complex(x) and ord in (2, -2, "nuc"):
-        values = svdvals(x)
-        choice = {2: F.amax, -2: F.amin, "nuc": F.sum}[ord]
-        result = choice(values, -1)
-        return result.reshape([*result.shape, 1, 1]) if keepdims else result
     return L.matrix_norm(x, ord, keepdim=keepdims)
 
 
 def matrix_power(x: Tensor, n: int, /) -> Tensor:
-    """The matrix to a whole power, of its inverse where that is negative."""
-    if _is_complex(x) and n < 0:
-        return L.matrix_power(inv(x), -n)
+    """The matrix to a whole power."""
     return L.matrix_power(x, n)
 
 
@@ -182,8 +149,7 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
 
 def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
     """The Moore-Penrose inverse."""
-    limit = _tolerance(array("pinv", x), rtol)
-    return _as_complex(L.pinv(_as_real(x), rtol=limit)) if _is_complex(x) else L.pinv(x, rtol=limit)
+    return L.pinv(x, rtol=_tolerance(x, rtol))
 
 
 def qr(x: Tensor, /, *, mode: str = "reduced") -> QRResult:
@@ -200,9 +166,7 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The solution of x1 @ result = x2; x2 is a vector where it has one axis."""
     a, b = common("solve", [x1, x2])
     if b.ndim == 1:
-        return solve(a, b.unsqueeze(-1)).squeeze(-1)
-    if _is_complex(a):
-        return _as_complex(L.solve(_as_real(a), _as_real(b)))
+        return L.solve(a, b.unsqueeze(-1)).squeeze(-1)
     return L.solve(a, b)
 
 
@@ -213,7 +177,7 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
 
 def svdvals(x: Tensor, /) -> Tensor:
     """The singular values."""
-    return _halved(L.svdvals(_as_real(x))) if _is_complex(x) else L.svdvals(x)
+    return L.svdvals(x)
 
 
 def trace(x: Tensor, /, *, offset: int = 0, dtype: DType | None = None) -> Tensor:

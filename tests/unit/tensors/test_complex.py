@@ -214,6 +214,52 @@ def test_what_has_no_derivative() -> None:
         tc.func.grad(lambda z: z.sum())(z.detach())
 
 
+# Matrices -----------------------------------------------------------------------------------------
+
+FACTORS: dict[str, Callable[[Any], Any]] = {
+    "inv": tc.linalg.inv, "det": tc.linalg.det, "slogdet": lambda a: tc.linalg.slogdet(a)[:],
+    "solve": lambda a: tc.linalg.solve(a, a.mH), "pinv": lambda a: tc.linalg.pinv(a[:, :2]),
+    "cholesky": lambda a: tc.linalg.cholesky(a @ a.mH + tc.eye(3, dtype=a.dtype)),
+    "qr": lambda a: tc.linalg.qr(a[:, :2])[:], "wide qr": lambda a: tc.linalg.qr(a[:2])[:],
+    "svdvals": tc.linalg.svdvals, "eigvalsh": lambda a: tc.linalg.eigvalsh(a + a.mH),
+    "svd": lambda a: [p.abs() for p in tc.linalg.svd(a[:2], full_matrices=False)],
+    "eigh": lambda a: tc.linalg.eigh(a + a.mH).eigenvectors.abs(),
+    "norm": lambda a: tc.linalg.matrix_norm(a, "nuc"),
+    "lstsq": lambda a: tc.linalg.lstsq(a[:, :2], a[:, 2:]).solution,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_factorizations_of_complex_matrices(name: str) -> None:
+    """Gradients by differences; each factorization gives its matrix again."""
+    rng = np.random.default_rng(0)
+    array = rng.normal(size=(3, 3)) + 1j * rng.normal(size=(3, 3))
+    a = tc.tensor(array, device="cpu", requires_grad=True)
+    with tc.device("cpu"):
+        assert tc.autograd.gradcheck(lambda a: FACTORS[name](a), (a,))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_factors_give_the_matrix_again(device: str) -> None:
+    rng = np.random.default_rng(1)
+    array = rng.normal(size=(2, 4, 3)) + 1j * rng.normal(size=(2, 4, 3))
+    a = tc.tensor(array, dtype=tc.complex64, device=device)
+    gram = a.mH @ a
+    U, S, Vh = tc.linalg.svd(a, full_matrices=False)
+    Q, R = tc.linalg.qr(a)
+    values, vectors = tc.linalg.eigh(gram)
+    L = tc.linalg.cholesky(gram)
+    sign, size = tc.linalg.slogdet(gram)
+    assert S.dtype is values.dtype is size.dtype is tc.float32
+    for found, expected in (
+        (U * S.unsqueeze(-2) @ Vh, a), (Q @ R, a),
+        (vectors * values.unsqueeze(-2) @ vectors.mH, gram),
+        (L @ L.mH, gram), (sign * size.exp(), tc.linalg.det(gram)),
+        (tc.linalg.inv(gram) @ gram @ a.mH, a.mH), (a @ tc.linalg.pinv(a) @ a, a),
+    ):  # fmt: skip
+        assert tc.allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 # Special values -----------------------------------------------------------------------------------
 
 EDGES = (0.0, -0.0, 0.5, 1.0, -1.0000001, -2.0, 1e-30, 1e30, np.inf, -np.inf, np.nan)
@@ -265,7 +311,7 @@ REFUSED: tuple[Callable[[Any], Any], ...] = (
     lambda z: tc.nn.functional.mse_loss(z, z), lambda z: tc.nn.functional.softmax(z, 0),
     lambda z: tc.nn.functional.conv1d(z[None, None], z[None, None]),
     lambda z: tc.nn.functional.scaled_dot_product_attention(*[z[None]] * 3),
-    lambda z: tc.linalg.inv(tc.outer(z, z)), lambda z: tc.linalg.eigh(tc.outer(z, z)),
+    lambda z: tc.linalg.lu(tc.outer(z, z)), lambda z: tc.linalg.matrix_exp(tc.outer(z, z)),
     lambda z: tc.optim.SGD([z.clone().requires_grad_()]), lambda z: tc.nn.Linear(2, 2).to(z.dtype),
     lambda z: tc.fft.rfft(z), lambda z: tc.fft.fft(z.real.half()), lambda z: tc.fft.fft(z[0]),
     lambda z: tc.fft.fft(z, norm="other"), lambda z: tc.fft.irfft(z[:1]),

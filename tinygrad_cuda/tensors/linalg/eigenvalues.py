@@ -9,10 +9,8 @@ import numpy as np
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.tensors.base import TensorBase, wrap
-from tinygrad_cuda.tensors.complex_numbers import complex as joined
 from tinygrad_cuda.tensors.linalg import factorizing
 from tinygrad_cuda.tensors.promotion import to_dtype
-from tinygrad_cuda.tensors.shaping import cat
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -51,7 +49,7 @@ def _real_where_possible(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _decomposed(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
     values, vectors = np.linalg.eig(_real_where_possible(array))
-    return values, vectors
+    return values.astype(array.dtype), vectors.astype(array.dtype)
 
 
 def eig(A: Tensor) -> Eig:
@@ -88,7 +86,7 @@ def eig(A: Tensor) -> Eig:
             along = (inner * eye).sum(dim=-1).real.to(inner.dtype)
             turned = inner - (vectors.mH @ vectors) * along.unsqueeze(-2)
             middle = middle + turned * (1 - eye) / gap
-        return [_inverse(vectors.mH) @ middle @ vectors.mH]
+        return [factorizing.inv(vectors.mH) @ middle @ vectors.mH]
 
     return Eig(*factorizing._recorded(arrays, (matrices,), backward))
 
@@ -96,11 +94,3 @@ def eig(A: Tensor) -> Eig:
 def eigvals(A: Tensor) -> Tensor:
     """The eigenvalues of square matrices, complex and in no order; see `eig`."""
     return eig(A).eigenvalues
-
-
-def _inverse(A: Tensor) -> Tensor:
-    """The inverse of complex matrices, as that of real ones of twice their size."""
-    size, real, imaginary = A.shape[-1], A.real, A.imag
-    upper, lower = cat([real, -imaginary], dim=-1), cat([imaginary, real], dim=-1)
-    whole = factorizing.inv(cat([upper, lower], dim=-2))
-    return joined(whole[..., :size, :size], whole[..., size:, :size])

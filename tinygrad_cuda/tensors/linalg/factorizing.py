@@ -71,8 +71,8 @@ class SlogDet(NamedTuple):
 # On the host --------------------------------------------------------------------------------------
 
 
-def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
-    """The Tensor's value, if it holds matrices of float32 or float64."""
+def require_matrix(op: str, value: Any, square: bool = False, also_complex: bool = False) -> Tensor:
+    """The Tensor's value, if it holds matrices of float32 or float64, or complex ones if asked."""
     if not isinstance(value, TensorBase):
         raise DTypeError(
             op, "the operand is not a tensor", expect="a Tensor", actual=type(value).__name__
@@ -85,15 +85,14 @@ def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
             expect="(.., n, n)" if square else "(.., m, n)",
             actual=str(shape),
         )
-    if dtype not in (float32, float64):
+    if dtype not in (float32, float64) and not (also_complex and dtype.is_complex):
         raise DTypeError(
             op,
             "the dtype is not supported",
-            expect="float32 or float64",
+            expect="float32, float64 or complex of these" if also_complex else "float32 or float64",
             actual=dtype.name,
-            hint="there are no factorizations of complex matrices; x.real and x.imag are real"
-            if dtype.is_complex else "cast first, e.g. x.float()",
-        )  # fmt: skip
+            hint="x.real and x.imag are real" if dtype.is_complex else "cast first, e.g. x.float()",
+        )
     # A handle of its own: a gradient needs the value of now, whatever is written later.
     return wrap(value.node)
 
@@ -127,10 +126,15 @@ def _iterated(function: Callable[..., Any]) -> Callable[..., Any]:
 def _recorded(arrays: list[Any], sources: tuple[Tensor, ...], backward: Backward) -> list[Tensor]:
     """Arrays as Tensors with a history: `backward(cotangents, results)` gives the gradients.
 
-    The results that backward sees carry this history themselves, so it can be differentiated.
+    The results that backward sees carry this history themselves, so it can be differentiated. Real
+    results of complex sources are real.
     """
     like = sources[0].node
-    nodes = [buffer_node(np.array(a, like.dtype.numpy, order="C"), like.device) for a in arrays]
+    kinds = [like.dtype if a.dtype.kind == "c" else like.dtype.to_real() for a in arrays]
+    nodes = [
+        buffer_node(np.array(a, kind.numpy, order="C"), like.device)
+        for a, kind in zip(arrays, kinds, strict=True)
+    ]
     if not (mode.now.gradients and any(source.requires_grad for source in sources)):
         return [wrap(node) for node in nodes]
     reference: Any = None
@@ -167,12 +171,12 @@ def inv(A: Tensor) -> Tensor:
         >>> tc.linalg.inv(tc.tensor([[2.0, 0.0], [0.0, 4.0]], device="cpu")).tolist()
         [[0.5, 0.0], [0.0, 0.25]]
     """
-    A = require_matrix("inv", A, square=True)
+    A = require_matrix("inv", A, square=True, also_complex=True)
     arrays = _on_host("inv", np.linalg.inv, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (inverse,) = gs, results
-        return [-(inverse.mT @ g @ inverse.mT)]
+        return [-(inverse.mH @ g @ inverse.mH)]
 
     return _recorded(arrays, (A,), backward)[0]
 
@@ -192,7 +196,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     Raises:
         ArgumentError: a matrix is singular.
     """
-    A = require_matrix("solve", A, square=True)
+    A = require_matrix("solve", A, square=True, also_complex=True)
     if A.dtype is not B.dtype:
         raise DTypeError(
             "solve", "A and B have different dtypes", expect=A.dtype.name, actual=B.dtype.name
@@ -212,8 +216,8 @@ def _solved(A: Tensor, B: Tensor) -> Tensor:
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (X,) = gs, results
-        back = _solved(A.mT, g)
-        return [-(back @ X.mT), back]
+        back = _solved(A.mH, g)
+        return [-(back @ X.mH), back]
 
     return _recorded(arrays, (A, B), backward)[0]
 
@@ -235,7 +239,7 @@ def solve_triangular(
         >>> tc.linalg.solve_triangular(A, tc.ones(2, 1, device="cpu"), upper=False).tolist()
         [[0.5], [-1.0]]
     """
-    A = require_matrix("solve_triangular", A, square=True)
+    A = require_matrix("solve_triangular", A, square=True, also_complex=True)
     B = B.to(A.dtype)
     T = shaping.triu(A) if upper else shaping.tril(A)
     if unitriangular:
@@ -254,8 +258,8 @@ def _triangular_solved(T: Tensor, B: Tensor, upper: bool) -> Tensor:
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (X,) = gs, results
-        back = _triangular_solved(T.mT, g, not upper)
-        return [-(back @ X.mT), back]
+        back = _triangular_solved(T.mH, g, not upper)
+        return [-(back @ X.mH), back]
 
     return _recorded(arrays, (T, B), backward)[0]
 
@@ -280,24 +284,27 @@ def _eye(A: Tensor) -> Tensor:
 
 def det(A: Tensor) -> Tensor:
     """The determinant; its gradient needs an invertible matrix."""
-    A = require_matrix("det", A, square=True)
+    A = require_matrix("det", A, square=True, also_complex=True)
     arrays = _on_host("det", np.linalg.det, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (value,) = gs, results
-        return [(g * value).unsqueeze(-1).unsqueeze(-1) * inv(A).mT]
+        return [(g * value.conj()).unsqueeze(-1).unsqueeze(-1) * inv(A).mH]
 
     return _recorded(arrays, (A,), backward)[0]
 
 
 def slogdet(A: Tensor) -> SlogDet:
-    """The sign of the determinant and the logarithm of its absolute value."""
-    A = require_matrix("slogdet", A, square=True)
+    """The sign (of complex matrices the direction) and the logarithm of the determinant's size."""
+    A = require_matrix("slogdet", A, square=True, also_complex=True)
     arrays = _on_host("slogdet", lambda a: tuple(np.linalg.slogdet(a)), A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         g = gs[1]
-        return [None if g is None else g.unsqueeze(-1).unsqueeze(-1) * inv(A).mT]
+        if gs[0] is not None and A.dtype.is_complex:
+            turn = (gs[0].conj() * results[0]).imag * -1j
+            g = turn if g is None else g + turn
+        return [None if g is None else g.unsqueeze(-1).unsqueeze(-1) * inv(A).mH]
 
     return SlogDet(*_recorded(arrays, (A,), backward))
 
@@ -313,24 +320,23 @@ def logdet(A: Tensor) -> Tensor:
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """The lower L with ``A == L @ L.mT`` (the upper one if `upper`) of positive definite matrices.
+    """The lower L with ``A == L @ L.mH`` (the upper one if `upper`) of positive definite matrices.
 
     Raises:
         ArgumentError: a matrix is not positive definite.
     """
-    A = require_matrix("cholesky", A, square=True)
+    A = require_matrix("cholesky", A, square=True, also_complex=True)
     arrays = _on_host("cholesky", np.linalg.cholesky, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (L,) = gs, results
-        inner = shaping.tril(L.mT @ g)
-        phi = inner - 0.5 * inner * _eye(A)
-        middle = 0.5 * (phi + phi.mT)
+        inner = shaping.tril(L.mH @ g)
+        middle = 0.5 * (inner + shaping.tril(inner, -1).mH)
         right = solve_triangular(L, middle, upper=False, left=False)
-        return [solve_triangular(L.mT, right, upper=True)]
+        return [solve_triangular(L.mH, right, upper=True)]
 
     L = _recorded(arrays, (A,), backward)[0]
-    return L.mT if upper else L
+    return L.mH if upper else L
 
 
 def _lower_factor(L: Tensor, upper: bool) -> Tensor:
@@ -361,7 +367,7 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
         mode: ``"reduced"``, ``"complete"`` (Q square; no gradient for tall matrices) or ``"r"``
             (Q empty).
     """
-    A = require_matrix("qr", A)
+    A = require_matrix("qr", A, also_complex=True)
     if mode not in ("reduced", "complete", "r"):
         raise ArgumentError(
             "qr", "unknown mode", expect="reduced, complete or r", actual=repr(mode)
@@ -388,7 +394,7 @@ def _qr(A: Tensor, mode: str) -> QR:
         X_part = R.narrow(-1, 0, m)
         Y = A.narrow(-1, m, n - m)
         gV = gR.narrow(-1, m, n - m)
-        gX = _qr_square(Q, X_part, gQ + Y @ gV.mT, gR.narrow(-1, 0, m))
+        gX = _qr_square(Q, X_part, gQ + Y @ gV.mH, gR.narrow(-1, 0, m))
         return [_beside(gX, Q @ gV)]
 
     return QR(*_recorded(arrays, (A,), backward))
@@ -400,9 +406,11 @@ def _beside(left: Any, right: Any) -> Tensor:
 
 
 def _qr_square(Q: Any, R: Any, gQ: Any, gR: Any) -> Tensor:
-    M = R @ gR.mT - gQ.mT @ Q
-    symmetric = shaping.tril(M) + shaping.tril(M, -1).mT
-    return solve(R, (gQ + Q @ symmetric).mT).mT
+    M = R @ gR.mH - gQ.mH @ Q
+    strict = shaping.tril(M, -1)
+    symmetric = strict + strict.mH + M.real * _eye(R)
+    adjoint: Tensor = solve(R, (gQ + Q @ symmetric).mH).mH
+    return adjoint
 
 
 def svd(A: Tensor, full_matrices: bool = True) -> SVD:
@@ -413,7 +421,7 @@ def svd(A: Tensor, full_matrices: bool = True) -> SVD:
             first min(m, n) of them take part in a gradient. The gradient of U and Vh needs
             different singular values.
     """
-    A = require_matrix("svd", A)
+    A = require_matrix("svd", A, also_complex=True)
     k = min(A.shape[-2:])
     arrays = _on_host("svd", _iterated(lambda a: tuple(np.linalg.svd(a, full_matrices=False))), A)
     reduced = SVD(*_recorded(arrays, (A,), _svd_backward))
@@ -433,21 +441,24 @@ def svd(A: Tensor, full_matrices: bool = True) -> SVD:
 
 def _svd_backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
     (gU, gS, gVh), (U, S, Vh) = gs, results
-    V = Vh.mT
+    V = Vh.mH
     eye = _eye(S.unsqueeze(-1) * S.unsqueeze(-2))
     middle = eye * 0 if gS is None else eye * gS.unsqueeze(-1)
     squares = S * S
     gap = squares.unsqueeze(-2) - squares.unsqueeze(-1) + eye
     if gU is not None:
-        inner = U.mT @ gU
-        middle = middle + (inner - inner.mT) / gap * S.unsqueeze(-2)
+        inner = U.mH @ gU
+        skew = inner - inner.mH
+        middle = middle + skew / gap * S.unsqueeze(-2)
+        if U.dtype.is_complex:  # the phases of both vectors turn against each other
+            middle = middle + skew * eye / (2 * S.unsqueeze(-2))
     if gVh is not None:
-        inner = Vh @ gVh.mT
-        middle = middle + S.unsqueeze(-1) * ((inner - inner.mT) / gap)
-    total = U @ middle @ Vh
+        inner = Vh @ gVh.mH
+        middle = middle + S.unsqueeze(-1) * ((inner - inner.mH) / gap)
+    total = U @ middle.to(U.dtype) @ Vh
     if gU is not None and U.shape[-2] > U.shape[-1]:
         part = gU / S.unsqueeze(-2)
-        total = total + (part - U @ (U.mT @ part)) @ Vh
+        total = total + (part - U @ (U.mH @ part)) @ Vh
     if gVh is not None and V.shape[-2] > V.shape[-1]:
         part = U @ (gVh / S.unsqueeze(-1))
         total = total + part - (part @ V) @ Vh
@@ -489,12 +500,12 @@ def svdvals(A: Tensor) -> Tensor:
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
-    """Eigenvalues in ascending order and eigenvectors (columns) of symmetric matrices.
+    """Eigenvalues in ascending order and eigenvectors (columns) of symmetric or Hermitian matrices.
 
     Args:
         UPLO: the triangle that is read, ``"L"`` or ``"U"``.
     """
-    A = require_matrix("eigh", A, square=True)
+    A = require_matrix("eigh", A, square=True, also_complex=True)
     if UPLO.upper() not in ("L", "U"):
         raise ArgumentError("eigh", "unknown triangle", expect="'L' or 'U'", actual=repr(UPLO))
     side: Any = UPLO.upper()
@@ -506,16 +517,16 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
         middle = eye * 0 if gL is None else eye * gL.unsqueeze(-1)
         if gV is not None:
             gap = values.unsqueeze(-2) - values.unsqueeze(-1) + eye
-            inner = vectors.mT @ gV
-            # The part that turns the vectors: A and its gradient are symmetric.
-            middle = middle + (inner - inner.mT) / (2 * gap)
-        return [vectors @ middle @ vectors.mT]
+            inner = vectors.mH @ gV
+            # The part that turns the vectors: A and its gradient are symmetric or Hermitian.
+            middle = middle + (inner - inner.mH) * (1 - eye) / (2 * gap)
+        return [vectors @ middle @ vectors.mH]
 
     return Eigh(*_recorded(arrays, (A,), backward))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    """The eigenvalues of symmetric matrices in ascending order."""
+    """The eigenvalues of symmetric or Hermitian matrices in ascending order."""
     return eigh(A, UPLO).eigenvalues
 
 
@@ -544,7 +555,7 @@ def pinv(
         rcond: another name of `rtol`; max(m, n) * eps when left out and atol is not above 0.
         rtol, atol: numbers, or Tensors with one for each matrix.
     """
-    A = require_matrix("pinv", A, square=hermitian)
+    A = require_matrix("pinv", A, square=hermitian, also_complex=True)
     absolute, relative = _of_each(atol), _of_each(rcond if rtol is None else rtol)
     absolute = np.zeros(()) if absolute is None else absolute
     if relative is None:
@@ -556,11 +567,13 @@ def pinv(
         if not prod(a.shape):
             return np.zeros((*a.shape[:-2], n, m), a.dtype)
         if hermitian:
-            a = np.tril(a) + np.swapaxes(np.tril(a, -1), -1, -2)
+            low = np.tril(a, -1)
+            a = low + np.swapaxes(low.conj(), -1, -2) + a.real * np.eye(n, dtype=a.real.dtype)
         U, S, Vh = np.linalg.svd(a, full_matrices=False)
         limit = np.maximum(absolute, relative * S[..., :1])
         inverse = np.where(limit < S, 1 / np.where(limit < S, S, 1), 0)
-        return np.swapaxes(Vh, -1, -2) * inverse[..., None, :] @ np.swapaxes(U, -1, -2)
+        V, Uh = np.swapaxes(Vh.conj(), -1, -2), np.swapaxes(U.conj(), -1, -2)
+        return V * inverse[..., None, :] @ Uh
 
     arrays = _on_host("pinv", _iterated(host), A)
 
@@ -568,12 +581,12 @@ def pinv(
         # Golub and Pereyra, 1973.
         (g,), (P,) = gs, results
         if m <= n:
-            K = g.mT @ P
-            right = K @ P.mT
-            return [-(P @ K).mT + right - (A @ P) @ right + (P.mT @ P) @ (g.mT - K @ A)]
-        K = P @ g.mT
-        left = P.mT @ K
-        return [-(K @ P).mT + (g.mT - A @ K) @ P @ P.mT + left - (left @ P) @ A]
+            K = g.mH @ P
+            right = K @ P.mH
+            return [-(P @ K).mH + right - (A @ P) @ right + (P.mH @ P) @ (g.mH - K @ A)]
+        K = P @ g.mH
+        left = P.mH @ K
+        return [-(K @ P).mH + (g.mH - A @ K) @ P @ P.mH + left - (left @ P) @ A]
 
     return _recorded(arrays, (A,), backward)[0]
 
