@@ -99,6 +99,7 @@ def eye(
 ) -> Tensor:  # fmt: skip
     """Ones on the k-th diagonal, zeros elsewhere."""
     columns = n_rows if n_cols is None else n_cols
+    k = max(-n_rows, min(k, columns))  # beyond them there is no element, as on them
     row = C.arange(n_rows, device=device).reshape(n_rows, 1)
     column = C.arange(columns, device=device).reshape(1, columns)
     result: Tensor = (column - row == k).to(dtype or C.get_default_dtype())
