@@ -142,7 +142,7 @@ def floor_divide(x1: Tensor | float, x2: Tensor | float, /) -> Tensor:
 
 
 def sign(x: Tensor, /) -> Tensor:
-    """-1, 0 or 1 by the sign of each element, z / |z| of a complex one; NaN of NaN."""
+    """-1, 0 or 1 by the sign of each element; of a complex one z / abs(z); NaN of NaN."""
     if array("sign", x).dtype.is_complex:
         of_complex: Tensor = F.where(x == 0, F.zeros_like(x), F.sgn(x))
         return of_complex
