@@ -488,12 +488,14 @@ def check(program: list[Step], device: str) -> str | None:
     dtype = next(step[2] for step in program if step[0] == "product")
     rounded = tiers and TIERS[tiers[0][1]].precision == "high"
     epsilon = TF32 if rounded else EPSILON[dtype]
-    # Terms of gradients may cancel to 0: they are as large as the largest of all results.
-    least = LEAST * max((np.abs(want).max(initial=0) for want in wanted), default=0)
+    network = any(step[:2] == ("product", "convolutions") for step in program)
+    # Terms of gradients may cancel to 0: they are as large as the largest of all results. Those of
+    # a bias before a norm do.
+    least = LEAST * (5 if network else 1)
+    least *= max((np.abs(want).max(initial=0) for want in wanted), default=0)
     # Gradients of attention pass through three products, and rows of one key cancel to 0.
     # Those of a network pass through all of its convolutions, twice.
     chained = any(step[:2] == ("product", "attention") for step in program)
-    network = any(step[:2] == ("product", "convolutions") for step in program)
     allowed = epsilon * (3 + 2 * len(program) + 4 * chained + 12 * network)
     for number, (computed, want) in enumerate(zip(results, wanted, strict=True)):
         name = "result" if number == 0 else f"gradient {number - 1}"

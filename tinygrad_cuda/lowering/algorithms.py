@@ -275,7 +275,7 @@ def _tma_tf32(problem: Problem) -> Candidate | str:
         return reason
     first, second = lie_along_k(problem.a, problem.b)
     columns = problem.node.attributes.get("windows")
-    if not tma.describes(problem.a, problem.b, (not first, not second), columns):
+    if not tma.describes(problem.a, problem.b, (not first, not second), columns, along_k=True):
         return "an operand is no matrix in memory"
     candidate = _of_tiles(problem, mma_tiles.TMA_TF32_TILES)
     return candidate._replace(clocks=candidate.clocks + _k_major_clocks(problem))

@@ -605,10 +605,22 @@ def lie_along_k(a: Node, b: Node) -> tuple[bool, bool]:
     Operands of such a product are stored as they are below their movements, however cheap.
     """
     both = zip(sources_of(a, b), (a, b), strict=True)
-    first, second = (
-        contiguous_axis(source, {trace(node, set()).base})[0] == "k" for source, node in both
-    )
+    first, second = (_lies_along_k(source, {trace(node, set()).base}) for source, node in both)
     return first, second
+
+
+def _lies_along_k(source: Source, memory: set[Node]) -> bool:
+    """Sectors decide, but for few elements, which are in one whichever axis they lie along."""
+    k, other = ix.variable("k", source.k), ix.variable(source.other, source.extent)
+    trial = Evaluator(KernelParams(), memory, True)
+    trial.scopes = [Scope("batch"), Scope("k", source.other)]
+    trial.value(source.node, source.at(ix.variable("batch", source.batches), other, k))
+    for _, index in trial.loaded:
+        terms = index.expanded().terms
+        steps = {t.name: step for step, t in terms if isinstance(t, AffineLeaf)}
+        if steps.get(source.other) == 1 and steps.get("k") != 1:
+            return False
+    return contiguous_axis(source, memory)[0] == "k"
 
 
 def table_overflows(a: Node, b: Node, cut: ProductCut[Any], dtype: DType, target: Target) -> bool:

@@ -117,12 +117,14 @@ def describes(
     b: Node,
     copied: tuple[bool, bool] = (False, False),
     columns: WindowColumns | None = None,
+    along_k: bool = False,
 ) -> bool:
     """Whether TMA has maps of both operands, once they are in memory.
 
     Args:
         copied: which of them is stored along k before.
         columns: the windows of which B is columns, if it is.
+        along_k: whether the others are to lie along k.
     """
     for source, node, anew in zip(sources_of(a, b), (a, b), copied, strict=True):
         if anew:
@@ -134,6 +136,8 @@ def describes(
         reader.scopes = [Scope("batch"), Scope("k", source.other)]
         operand = matrix_of(source, reader) or pixels_of(source, reader, columns)
         if operand is None or operand.node.dtype is not source.node.dtype:
+            return False
+        if along_k and isinstance(operand, Matrix) and not operand.along_k:
             return False
     return True
 
