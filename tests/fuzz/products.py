@@ -219,14 +219,21 @@ def _thin_groups(leaves: Leaves, draw: random.Random) -> Any:
     )  # fmt: skip
 
 
-def _filtered(leaves: Leaves, draw: random.Random, x: Any, outputs: int, stride: int) -> Any:
-    """A convolution that leaves magnitudes about as they are."""
+def _filtered(
+    leaves: Leaves, draw: random.Random, x: Any, outputs: int, stride: int, last: bool = False
+) -> Any:
+    """A convolution that leaves magnitudes about as they are.
+
+    Only the last one's bias has a gradient: behind others may stand a norm, in which it cancels.
+    """
     kernel, groups = draw.choice((1, 2, 3)), draw.choice((1, 1, 1, 2))
     if x.shape[1] % groups or outputs % groups:
         groups = 1
     inner = x.shape[1] // groups
     weight = leaves(draw, outputs, inner, kernel, kernel) * (inner * kernel * kernel) ** -0.5
     bias = leaves(draw, outputs) if draw.random() < 0.3 else None
+    if bias is not None and not last:
+        bias = bias.detach()
     return F.conv2d(x, weight, bias, stride, kernel // 2, groups=groups)
 
 
@@ -266,7 +273,7 @@ def _convolutions(leaves: Leaves, draw: random.Random) -> Any:
         x = _filtered(leaves, draw, x, draw.choice((8, 16, 24, 32)), draw.choice((1, 1, 2)))
         for _ in range(draw.choice((0, 1, 1, 2))):
             x = BETWEEN[draw.choice(list(BETWEEN))](leaves, draw, x)
-    return _filtered(leaves, draw, x, draw.choice((1, 8, 16)), 1)
+    return _filtered(leaves, draw, x, draw.choice((1, 8, 16)), 1, last=True)
 
 
 def _attention(leaves: Leaves, draw: random.Random) -> Any:
@@ -489,10 +496,8 @@ def check(program: list[Step], device: str) -> str | None:
     rounded = tiers and TIERS[tiers[0][1]].precision == "high"
     epsilon = TF32 if rounded else EPSILON[dtype]
     network = any(step[:2] == ("product", "convolutions") for step in program)
-    # Terms of gradients may cancel to 0: they are as large as the largest of all results. Those of
-    # a bias before a norm do.
-    least = LEAST * (5 if network else 1)
-    least *= max((np.abs(want).max(initial=0) for want in wanted), default=0)
+    # Terms of gradients may cancel to 0: they are as large as the largest of all results.
+    least = LEAST * max((np.abs(want).max(initial=0) for want in wanted), default=0)
     # Gradients of attention pass through three products, and rows of one key cancel to 0.
     # Those of a network pass through all of its convolutions, twice.
     chained = any(step[:2] == ("product", "attention") for step in program)
