@@ -389,8 +389,8 @@ _ONCE = (
     "avg_pool1d avg_pool2d avg_pool3d cummax cummin binary_cross_entropy_with_logits"
 )
 SAVED_ONCE = frozenset(_ONCE.split())
-# Of one result. Our gradient reads steps on the way to it: a pass that comes to those alone is that
-# of the gradient's gradient, which needs nothing that was saved.
+# These have one result. A pass that reaches only intermediate values of theirs belongs to a second
+# gradient, which needs nothing that was saved.
 _SEVERAL = "var_mean max min median nanmedian aminmax cummax cummin"
 STEPPED = SAVED_ONCE - frozenset(_SEVERAL.split())
 # Their gradient is one function of the cotangent and of all that they have saved: that is saved

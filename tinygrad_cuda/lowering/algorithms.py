@@ -380,7 +380,7 @@ def _channels_last(problem: Problem) -> Candidate | str:
     if reason := channels_last.refusal(node):
         return reason
     nbytes = channels_last.moved_bytes(node)
-    moved = 0.0 if problem.last else _turning_clocks(nbytes, target)
+    moved = 0.0 if problem.last else _transpose_clocks(nbytes, target)
     one_tap = prod(channels_last.taps_of(node)) == 1
     windows = node.op is not convolution and not one_tap
     tiers = [_wgmma, _mma, _mn_major_windows if windows else _tf32]
@@ -392,9 +392,9 @@ def _channels_last(problem: Problem) -> Candidate | str:
     times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
     if not times:
         return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
-    # The others are to put images in the order of their axes, where these lie last.
-    turned = channels_last.read_bytes(node) if problem.last else 0
-    time = min(times) + moved - _turning_clocks(2 * turned, target)
+    # Kernels of other tiers need a transposed copy of images that lie channels last.
+    copied = channels_last.read_bytes(node) if problem.last else 0
+    time = min(times) + moved - _transpose_clocks(2 * copied, target)
     exact = settings.winograd and settings.matmul_precision not in ROUNDED
     tiles = _winograd(problem) if exact else ""
     if isinstance(tiles, Candidate) and tiles.clocks < time:
@@ -402,8 +402,8 @@ def _channels_last(problem: Problem) -> Candidate | str:
     return Candidate(ChannelsLast(), time)
 
 
-def _turning_clocks(nbytes: int, target: Target) -> float:
-    """An estimate of the time of putting images in another order: bytes that are moved for it."""
+def _transpose_clocks(nbytes: int, target: Target) -> float:
+    """An estimate of the time that a transposed copy of images takes, by the bytes it moves."""
     per_clock = channels_last.SPEED * target.traffic
     return nbytes / per_clock + channels_last.LAUNCH if nbytes else 0.0
 
@@ -817,7 +817,7 @@ class _Choosing:
         self.turns = any(node.dtype.is_half or rounded for node in self.on_units)
         self.turns |= any(map(_lie_last, self.either))
         if self.turns:
-            while True:  # what one reads with the channels last another may, too
+            while True:  # images that one convolution reads channels last, others may read so too
                 wants = wanted_orders(order, outputs, self.on_units, self.either, self.thin)
                 count = len(self.on_units) + len(self.thin)
                 self.on_units |= self._beside_others(convolutions, wants)
@@ -851,7 +851,8 @@ class _Choosing:
     def _before_others(self, convolutions: Sequence[Node], wants: dict[Node, int]) -> set[Node]:
         """Convolutions of few channels before others that read the channels last, with gradients.
 
-        In the order of the axes their result would be turned on its way, and its cotangent back.
+        Stored in the order of its axes, their result would be transposed for its reader, and the
+        cotangent transposed back.
         """
         others = [n for n in convolutions if n not in self.on_units and n not in self.either]
         thin = [node for node in others if channels_last.is_thin(node)]

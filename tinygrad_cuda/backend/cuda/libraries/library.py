@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from tinygrad_cuda.core.errors import ArgumentError, CudaError
 from tinygrad_cuda.core.locks import forks_wait, new_lock
 
 
-class Library:
+class Library(ABC):
     """A library on one GPU.
 
     Args:
@@ -34,9 +35,9 @@ class Library:
         gpu.enter()
 
     @staticmethod
+    @abstractmethod
     def imported() -> Any:
         """The module of its bindings, which may not be there."""
-        raise NotImplementedError
 
     @classmethod
     def bindings(cls, op: str = "kernels.provider") -> Any:

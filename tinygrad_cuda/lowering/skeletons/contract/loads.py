@@ -610,7 +610,7 @@ def lie_along_k(a: Node, b: Node) -> tuple[bool, bool]:
 
 
 def _lies_along_k(source: Source, memory: set[Node]) -> bool:
-    """Sectors decide, but for few elements, which are in one whichever axis they lie along."""
+    """By strides where the other axis has stride 1, else by the sectors that loads touch."""
     k, other = ix.variable("k", source.k), ix.variable(source.other, source.extent)
     trial = Evaluator(KernelParams(), memory, True)
     trial.scopes = [Scope("batch"), Scope("k", source.other)]
