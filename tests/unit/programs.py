@@ -188,6 +188,7 @@ def family() -> dict[str, Program]:
     add("batch_norm", lambda new: _batch_norm(new, (256, 64, 56, 56)))
     add("sum_all", lambda new: [rd.sum(new(1 << 20), axes=(0,))])
     add("column_sum", lambda new: [rd.sum(new(5000, 96), axes=(0,))])
+    add("pool_gradient", lambda new: _pool_gradient(new))
     add("argmax", lambda new: [rd.argmax(new(33, 77, dtype=dtypes.float16), axes=(1,))])
     add("product", lambda new: [contraction.matmul(new(300, 200), new(200, 170))])
     add("product_split", lambda new: [contraction.matmul(new(32, 4096), new(4096, 32))])
@@ -310,6 +311,17 @@ def _few_channels(new: Inputs) -> Node:
     """A convolution of few channels; what follows its bias is in the same kernel."""
     y = convolution.convolution(new(128, 6, 14, 14), new(16, 6, 5, 5), **PLAIN)
     return ew.maximum(ew.add(y, spread(new(16, 1, 1), y.shape)), common.full_like(y, 0))
+
+
+def _pool_gradient(new: Inputs) -> list[Node]:
+    """Of maxima over 2 x 2 pixels behind a ReLU, and its sums by channel: stored on the way."""
+    blocks, shape = (128, 16, 5, 5, 2, 2), (128, 16, 10, 10)
+    largest, off = new(*blocks, dtype=dtypes.bool_), new(*shape, dtype=dtypes.bool_)
+    cotangent = mv.expand(mv.reshape(new(128, 16, 5, 5), shape=(*blocks[:4], 1, 1)), shape=blocks)
+    pixels = ew.where(largest, cotangent, common.full_like(cotangent, 0))
+    pixels = mv.reshape(mv.permute(pixels, axes=(0, 1, 2, 4, 3, 5)), shape=shape)
+    found = ew.where(off, common.full_like(pixels, 0), pixels)
+    return [found, rd.sum(found, axes=(0, 2, 3))]
 
 
 def _weight_gradient(new: Inputs) -> Node:

@@ -11,7 +11,7 @@
 // body: one row for each group of threads; spare_body: the same where some groups have no row.
 // phase: the row stays in registers between phases. long_phase: the row does not fit and is loaded once
 //   a phase; what one phase loads last the next one loads first, since it is still in the cache.
-// storing_phase: a long_phase that stores; it issues several loads before its first store.
+// storing_phase, of_lanes: a long_phase that stores; it issues several loads before its first store.
 // walk_body: a block reduces many rows and accumulates column sums beside them.
 // warps_body: the same by each warp, with short rows and their column sums in registers: the gradients
 //   of layer norm of 8192 x 768 take 29.3 us with three sums, 29.0 without any (docs/measurements.md).
@@ -152,6 +152,11 @@ for (@index@ start = @first@ + thread; start < @last@; start += @unroll@ * @stri
   }
 }
 @combine@
+//@ of_lanes
+#pragma unroll
+for (int v = 0; v < @width@; v++) {
+  @ahead@
+}
 //@ join_body
 const int thread = threadIdx.x % @group@;
 const int row = virtual_block * (@threads@ / @group@) + threadIdx.x / @group@;

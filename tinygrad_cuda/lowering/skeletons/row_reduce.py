@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from math import prod
 from typing import Any
@@ -41,6 +42,7 @@ REGISTER_VALUES_ALONE = 64  # of an operand of at most 4 bytes, if there is no o
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
 STORING = 8  # and of one that stores, whose loads must be in flight before the first store,
 IN_FLIGHT_BYTES = 256  # while they take no more bytes of a thread's registers than this
+IN_FLIGHT_REGISTERS = 96  # and loads of single elements no more registers
 # Blocks on a multiprocessor, and registers that a thread may need so that they fit.
 BLOCKS_BY_REGISTERS = ((5, 32), (4, 64), (3, 80), (2, 128))
 WALK_EARLY = 96  # registers for operands that are in flight for a row, if warps are few
@@ -178,7 +180,7 @@ def _phases(
     text: list[str] = []
     for loop in range(1, loops + 1):
         in_shared_memory = isinstance(writer.nearer, SharedRows)
-        ahead = None if fits or in_shared_memory else _ahead(row, loop, width)
+        ahead = None if fits or in_shared_memory else _ahead(row, loop, width, trips)
         writer.row_registers = pipeline or ahead
         if ring:
             ring.loop = loop
@@ -219,14 +221,19 @@ def _open(row: ReductionAccumulators, item: Index, v: Index, width: int) -> Stor
     return Stores(row.writer, row.kernel)
 
 
-def _ahead(row: ReductionAccumulators, loop: int, width: int) -> RowRegisters | None:
-    """What a loop over a long row loads for some turns at once: behind a store none could begin."""
+def _ahead(row: ReductionAccumulators, loop: int, width: int, turns: int) -> RowRegisters | None:
+    """What a loop over a long row loads for some turns at once: behind a store none could begin.
+
+    Args:
+        turns: of a thread in that loop.
+    """
     storing = any(row.phase[node] + 1 == loop for node in row.kernel.wide_stores)
     if not storing:
         return None
     wide = [node for node in row.kernel.reads if prod(node.shape) >= row.kernel.numel]
     nbytes = width * sum(node.dtype.itemsize for node in wide)
-    return RowRegisters(1, STORING if STORING * nbytes <= IN_FLIGHT_BYTES else UNROLLED, width)
+    most = STORING if STORING * nbytes <= IN_FLIGHT_BYTES else UNROLLED
+    return RowRegisters(1, min(most, turns), width)
 
 
 def _holes(
@@ -256,11 +263,38 @@ def _long(
     if ahead is None:
         return fill("row_reduce.cuh", "long_phase", **sizes, **holes).splitlines()
     first = [line for *_, line, _ in ahead.loads if line in holes["load"]]
-    holes = holes | {"load": [line for line in holes["load"] if line not in first]}
-    sizes |= {"unroll": ahead.trips}
-    declared = ahead.declarations
-    text = fill("row_reduce.cuh", "storing_phase", declare=declared, ahead=first, **sizes, **holes)
-    return text.splitlines()
+    of_lanes = _loads_of_lanes(ahead, [*holes["load"], *holes["map"]])
+    moved = {*first, *of_lanes}
+    holes = holes | {
+        name: [line for line in holes[name] if line not in moved] for name in ("load", "map")
+    }
+    sizes |= {"unroll": ahead.trips, "declare": ahead.declarations, "ahead": first}
+    if of_lanes:
+        lanes = fill("row_reduce.cuh", "of_lanes", width=sizes["width"], ahead=of_lanes)
+        sizes |= {"ahead": [*first, *lanes.splitlines()]}
+    return fill("row_reduce.cuh", "storing_phase", **sizes, **holes).splitlines()
+
+
+def _loads_of_lanes(ahead: RowRegisters, lines: list[str]) -> list[str]:
+    """Loads of single elements that need nothing but their position, while registers are left.
+
+    Behind a store they would wait for it, and a loop would take as many latencies as turns.
+    """
+    values = {name for line in lines if (name := _defined(line)) is not None}
+    found, registers = [], IN_FLIGHT_REGISTERS
+    for _, needed, _, line, of_lane in ahead.loads:
+        reads = line.partition(" = ")[2]
+        if of_lane and line in lines and values.isdisjoint(re.findall(r"(?<!p\.)\b\w+", reads)):
+            registers -= needed
+            if registers >= 0:
+                found.append(line)
+    return found
+
+
+def _defined(line: str) -> str | None:
+    """The name of the value that a statement makes."""
+    made = re.match(r"(?:const [\w<>, ]+ )?(\w+)(?:\[\w+\])* = ", line)
+    return made and made.group(1)
 
 
 def _finish(row: ReductionAccumulators, loops: int) -> list[str]:
@@ -329,11 +363,11 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     row.outer = Scope("row", "part")
     item, v = ix.variable("item", items), ix.variable("v", width)
     space = ReductionSpace(kernel.sign, row.line, item * width + v)
-    ahead = row.writer.row_registers = _ahead(row, 1, width)
+    stride = parts * THREADS
+    ahead = row.writer.row_registers = _ahead(row, 1, width, -(-items // stride))
     stores = _open(row, item, v, width)
     taken = row.loop(1, space.flat, item * width + v, stores)
     scratches = {a: Scratch(row.lines * parts * max(a.bytes, 16)) for a in taken}
-    stride = parts * THREADS
     narrow = items + STORING * stride <= ix.INT_MAX
     sizes = {"index": row.index_type if narrow else "long long", "stride": stride, "width": width}
     ends = {"first": f"part * {THREADS}", "unroll": UNROLLED}
