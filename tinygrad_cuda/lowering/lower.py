@@ -12,6 +12,7 @@ from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.attention import arrange_attention
+from tinygrad_cuda.graph.rewrite.masks import read_masks_off_results
 from tinygrad_cuda.graph.rewrite.products import turn_products
 from tinygrad_cuda.lowering.algorithms import COMPOSED, choose_algorithms, with_compositions
 from tinygrad_cuda.lowering.codegen.pack import (
@@ -126,6 +127,7 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
     if settings.provider:
         require_provider(outputs, target.name, target.libraries)
     if "contraction" in kinds:
+        outputs = read_masks_off_results(outputs)
         # A library stores a product as a matrix.
         arranged = settings.provider != CUBLAS
         chosen = choose_algorithms(turn_products(outputs, arranged), target)
