@@ -188,6 +188,7 @@ def family() -> dict[str, Program]:
     add("batch_norm", lambda new: _batch_norm(new, (256, 64, 56, 56)))
     add("sum_all", lambda new: [rd.sum(new(1 << 20), axes=(0,))])
     add("column_sum", lambda new: [rd.sum(new(5000, 96), axes=(0,))])
+    add("column_sum_stored", lambda new: _scaled_columns(new))
     add("pool_gradient", lambda new: _pool_gradient(new))
     add("argmax", lambda new: [rd.argmax(new(33, 77, dtype=dtypes.float16), axes=(1,))])
     add("product", lambda new: [contraction.matmul(new(300, 200), new(200, 170))])
@@ -311,6 +312,15 @@ def _few_channels(new: Inputs) -> Node:
     """A convolution of few channels; what follows its bias is in the same kernel."""
     y = convolution.convolution(new(128, 6, 14, 14), new(16, 6, 5, 5), **PLAIN)
     return ew.maximum(ew.add(y, spread(new(16, 1, 1), y.shape)), common.full_like(y, 0))
+
+
+def _scaled_columns(new: Inputs) -> list[Node]:
+    """A normalization's gradient by column, and the column sums of what is stored."""
+    shape = (12544, 64)
+    wide = [ew.cast(new(*shape, dtype=dtypes.bfloat16), dtype=dtypes.float32) for _ in range(2)]
+    found = ew.add(ew.mul(wide[0], spread(new(64), shape)), wide[1])
+    stored = ew.cast(found, dtype=dtypes.bfloat16)
+    return [stored, rd.sum(ew.cast(stored, dtype=dtypes.float32), axes=(0,))]
 
 
 def _pool_gradient(new: Inputs) -> list[Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Lane, Scope, Stores
+from tinygrad_cuda.lowering.codegen.expression import Lane, RowRegisters, Scope, Stores
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, comment, fill, stem, wrapped
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
@@ -15,8 +15,10 @@ from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     Accumulator,
     ReductionAccumulators,
     ReductionSpace,
+    in_flight,
     join_stage,
     keep,
+    loads_before_stores,
 )
 from tinygrad_cuda.lowering.target import WARP, Target
 
@@ -26,6 +28,7 @@ ROWS = 4  # that mean and deviations of a column are first taken of
 LEAST_STRIPS = 8  # neighbouring strips of a block
 FEW = 256  # columns, such as an image's channels, that vectors of four leave to few threads
 SUMS = 4  # of each column that registers of eight hold
+STORING = 4  # turns of a loop that stores, whose loads are in flight before the first store
 AHEAD = 4  # elements of a line that a thread takes before the next block's threads had better
 
 
@@ -49,12 +52,14 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     space = ReductionSpace(kernel.sign, col.line, item)
     writer.scopes = [col.outer, Scope("item"), Scope("v")]
     writer.lane, writer.pairs = Lane(v, width), True
+    ahead = writer.row_registers = _ahead(kernel, width, -(-chunk // down))
     element, size = ("[v]", f"[{width}]") if width > 1 else ("", "")
     accumulators = [one._replace(name=f"{one.name}{element}") for one in col.accumulators]
     names = [one.name for one in col.accumulators]
     col.accumulators = accumulators
     stores = Stores(writer, kernel)
     taken = col.loop(1, space.flat, item, stores)
+    writer.row_registers = None  # the epilogue is of one row
     load, map_ = writer.scopes[1].lines, writer.scopes[2].lines
     before = [*col.outer.lines]
     start = [f"{a.name} = {a.start};" for a in taken]
@@ -109,6 +114,7 @@ def col_stages(kernel: Kernel) -> list[Stage]:
                 "map": map_,
                 "store": stores.after,
             },
+            ahead,
         ),
         combine=combine,
         epilogue=made,
@@ -128,13 +134,31 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     return [first, join_stage(kernel, plain, parts, first)]
 
 
-def _loop_text(kernel: Kernel, several: list[Accumulator], holes: dict[str, Any]) -> str:
+def _ahead(kernel: Kernel, width: int, turns: int) -> RowRegisters | None:
+    """What the loop loads for some of its turns before the first store of them."""
+    if not kernel.wide_stores or not in_flight(kernel, STORING, width):
+        return None
+    return RowRegisters(1, min(STORING, turns), width)
+
+
+def _loop_text(
+    kernel: Kernel,
+    several: list[Accumulator],
+    holes: dict[str, Any],
+    ahead: RowRegisters | None,
+) -> str:
     """The loop over a part's rows.
 
     Args:
         several: accumulators that take values of several rows at once, with one merge for them.
         holes: what fills the loop.
+        ahead: arrays that take what several turns load, where the loop stores.
     """
+    if ahead is not None:
+        load, map_ = list(holes["load"]), list(holes["map"])
+        first = loads_before_stores(ahead, load, map_)
+        holes |= {"load": load, "map": map_, "ahead": first, "declare": ahead.declarations}
+        return fill("column_reduce.cuh", "storing_loop", rows=ahead.trips, **holes)
     loop = fill("column_reduce.cuh", "loop", **holes)
     if not several or not _is_long(kernel) or holes["store"]:
         return loop

@@ -5,6 +5,8 @@ ROW and COL share this; so does the second stage of a reduction that is split in
 
 from __future__ import annotations
 
+import re
+from math import prod
 from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node
@@ -12,6 +14,7 @@ from tinygrad_cuda.graph.ops.movement import reshape
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import (
     Evaluator,
+    RowRegisters,
     Scope,
     Stores,
     is_wide,
@@ -37,6 +40,11 @@ from tinygrad_cuda.lowering.schedule.resources import (
     row_of,
 )
 from tinygrad_cuda.lowering.target import WARP
+
+IN_FLIGHT_BYTES = 256  # of a thread's registers, for vectors that are loaded before stores
+IN_FLIGHT_REGISTERS = 96  # and those for single elements
+_OPERAND = re.compile(r"(?<!p\.)\b\w+")
+_VALUE = re.compile(r"(?:const [\w<>, ]+ )?(\w+)(?:\[\w+\])* = ")
 
 
 class Accumulator(NamedTuple):
@@ -336,3 +344,43 @@ def join_stage(
     )
     stage.after.append(first)
     return stage
+
+
+def in_flight(kernel: Kernel, turns: int, width: int) -> bool:
+    """Whether a thread has registers for what so many turns of a loop load of large operands."""
+    wide = [node for node in kernel.reads if prod(node.shape) >= kernel.numel]
+    return turns * width * sum(node.dtype.itemsize for node in wide) <= IN_FLIGHT_BYTES
+
+
+def loads_before_stores(ahead: RowRegisters, load: list[str], map_: list[str]) -> list[str]:
+    """The loads of a turn that need nothing but their position; they leave the loop's statements.
+
+    Behind a store a load would wait for it, since the compiler cannot tell their memory apart: a
+    loop would take as many latencies as turns.
+
+    Args:
+        ahead: arrays that take what several turns load.
+        load, map_: statements of a turn, and of each of its lanes.
+    """
+    waiting = {name for line in (*load, *map_) if (name := _defined(line)) is not None}
+    first: list[str] = []
+    of_lanes: list[str] = []
+    registers = IN_FLIGHT_REGISTERS
+    for _, needed, _, line, of_lane in ahead.loads:
+        statements, moved = (map_, of_lanes) if of_lane else (load, first)
+        registers -= needed if of_lane else 0  # those of vectors were counted before
+        operands = set(_OPERAND.findall(line.partition(" = ")[2]))
+        if line in statements and registers >= 0 and waiting.isdisjoint(operands):
+            statements.remove(line)
+            moved.append(line)
+            waiting.discard(str(_defined(line)))
+    if of_lanes:
+        lanes = fill("row_reduce.cuh", "of_lanes", width=ahead.lanes, ahead=of_lanes)
+        first += lanes.splitlines()
+    return first
+
+
+def _defined(line: str) -> str | None:
+    """The name of the value that a statement makes."""
+    made = _VALUE.match(line)
+    return made and made.group(1)

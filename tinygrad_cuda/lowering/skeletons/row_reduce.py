@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from itertools import chain
-from math import prod
 from typing import Any
 
 from tinygrad_cuda.graph.node import Node
@@ -31,8 +29,10 @@ from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     Accumulator,
     ReductionAccumulators,
     ReductionSpace,
+    in_flight,
     join_stage,
     keep,
+    loads_before_stores,
 )
 from tinygrad_cuda.lowering.skeletons.row_pipeline import RowPipeline
 from tinygrad_cuda.lowering.skeletons.shared_rows import BLOCKS, SharedRows, has_room
@@ -40,9 +40,7 @@ from tinygrad_cuda.lowering.target import WARP
 
 REGISTER_VALUES_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
-STORING = 8  # and of one that stores, whose loads must be in flight before the first store,
-IN_FLIGHT_BYTES = 256  # while they take no more bytes of a thread's registers than this
-IN_FLIGHT_REGISTERS = 96  # and loads of single elements no more registers
+STORING = 8  # and of one that stores, while that takes no more registers than `in_flight` permits
 # Blocks on a multiprocessor, and registers that a thread may need so that they fit.
 BLOCKS_BY_REGISTERS = ((5, 32), (4, 64), (3, 80), (2, 128))
 WALK_EARLY = 96  # registers for operands that are in flight for a row, if warps are few
@@ -230,9 +228,7 @@ def _ahead(row: ReductionAccumulators, loop: int, width: int, turns: int) -> Row
     storing = any(row.phase[node] + 1 == loop for node in row.kernel.wide_stores)
     if not storing:
         return None
-    wide = [node for node in row.kernel.reads if prod(node.shape) >= row.kernel.numel]
-    nbytes = width * sum(node.dtype.itemsize for node in wide)
-    most = STORING if STORING * nbytes <= IN_FLIGHT_BYTES else UNROLLED
+    most = STORING if in_flight(row.kernel, STORING, width) else UNROLLED
     return RowRegisters(1, min(most, turns), width)
 
 
@@ -262,39 +258,11 @@ def _long(
     sizes |= {"last": last, "counter": "reversed" if back else "item", "item": item}
     if ahead is None:
         return fill("row_reduce.cuh", "long_phase", **sizes, **holes).splitlines()
-    first = [line for *_, line, _ in ahead.loads if line in holes["load"]]
-    of_lanes = _loads_of_lanes(ahead, [*holes["load"], *holes["map"]])
-    moved = {*first, *of_lanes}
-    holes = holes | {
-        name: [line for line in holes[name] if line not in moved] for name in ("load", "map")
-    }
-    sizes |= {"unroll": ahead.trips, "declare": ahead.declarations, "ahead": first}
-    if of_lanes:
-        lanes = fill("row_reduce.cuh", "of_lanes", width=sizes["width"], ahead=of_lanes)
-        sizes |= {"ahead": [*first, *lanes.splitlines()]}
-    return fill("row_reduce.cuh", "storing_phase", **sizes, **holes).splitlines()
-
-
-def _loads_of_lanes(ahead: RowRegisters, lines: list[str]) -> list[str]:
-    """Loads of single elements that need nothing but their position, while registers are left.
-
-    Behind a store they would wait for it, and a loop would take as many latencies as turns.
-    """
-    values = {name for line in lines if (name := _defined(line)) is not None}
-    found, registers = [], IN_FLIGHT_REGISTERS
-    for _, needed, _, line, of_lane in ahead.loads:
-        reads = line.partition(" = ")[2]
-        if of_lane and line in lines and values.isdisjoint(re.findall(r"(?<!p\.)\b\w+", reads)):
-            registers -= needed
-            if registers >= 0:
-                found.append(line)
-    return found
-
-
-def _defined(line: str) -> str | None:
-    """The name of the value that a statement makes."""
-    made = re.match(r"(?:const [\w<>, ]+ )?(\w+)(?:\[\w+\])* = ", line)
-    return made and made.group(1)
+    load, map_ = list(holes["load"]), list(holes["map"])
+    sizes |= {"ahead": loads_before_stores(ahead, load, map_), "declare": ahead.declarations}
+    sizes |= {"unroll": ahead.trips}
+    text = fill("row_reduce.cuh", "storing_phase", **sizes, **holes | {"load": load, "map": map_})
+    return text.splitlines()
 
 
 def _finish(row: ReductionAccumulators, loops: int) -> list[str]:
