@@ -177,6 +177,7 @@ def family() -> dict[str, Program]:
         found[name] = new.program(*make(new))
 
     add("map", lambda new: [ew.exp(ew.add(new(64, 1024), spread(new(1024), (64, 1024))))])
+    add("map_of_rows", lambda new: [_scaled_rows(new)])
     add("transpose", lambda new: [_channels_behind(new)])
     add("softmax", lambda new: [softmax(new(64, 1000), (1,))])
     add("softmax_long", lambda new: [softmax(new(80, 20000), (1,))])
@@ -312,6 +313,12 @@ def _few_channels(new: Inputs) -> Node:
     """A convolution of few channels; what follows its bias is in the same kernel."""
     y = convolution.convolution(new(128, 6, 14, 14), new(16, 6, 5, 5), **PLAIN)
     return ew.maximum(ew.add(y, spread(new(16, 1, 1), y.shape)), common.full_like(y, 0))
+
+
+def _scaled_rows(new: Inputs) -> Node:
+    """A normalization applied: a scale and a shift for each column."""
+    shape = (20011, 64)
+    return ew.add(ew.mul(new(*shape), spread(new(64), shape)), spread(new(64), shape))
 
 
 def _scaled_columns(new: Inputs) -> list[Node]:

@@ -7,7 +7,15 @@ from math import prod
 from tinygrad_cuda.graph.ops.elementwise import contiguous
 from tinygrad_cuda.graph.ops.movement import permute
 from tinygrad_cuda.lowering.codegen import index as ix
-from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope, Stores, is_wide
+from tinygrad_cuda.lowering.codegen.expression import (
+    VECTOR,
+    Evaluator,
+    Lane,
+    RowRegisters,
+    Scope,
+    Stores,
+    is_wide,
+)
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import (
     KernelParams,
@@ -18,15 +26,19 @@ from tinygrad_cuda.lowering.codegen.skeleton import (
     wrapped,
 )
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED
+from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED, enough_blocks
 from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
 from tinygrad_cuda.lowering.skeletons.fft.fft import fft_stages
 from tinygrad_cuda.lowering.skeletons.recurrence.recurrence import recurrence_stages
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import in_flight, loads_before_stores
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
 from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
 from tinygrad_cuda.lowering.skeletons.transpose import transpose_cut, transpose_stages
+
+ROWS = 4  # of which a thread of a map makes the same columns
+ROW_VECTORS = 2  # vectors that rows have in common from which on that is worth it
 
 
 def stages(kernel: Kernel) -> list[Stage]:
@@ -50,6 +62,8 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     if kernel.numel >= TILED and (cut := transpose_cut(kernel)) is not None:
         return transpose_stages(kernel, cut)
     width, wide = kernel.vector_width(kernel.numel), is_wide(kernel)
+    if (stage := _map_of_rows(kernel, width)) is not None:
+        return [stage]
     items = kernel.numel // width
     blocks = -(-items // THREADS)
     label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)
@@ -75,6 +89,51 @@ def map_stages(kernel: Kernel) -> list[Stage]:
         store=stores.after,
     )
     return [wrapped(kernel, name, body, words.list, blocks, 0, label)]
+
+
+def _map_of_rows(kernel: Kernel, width: int) -> Stage | None:
+    """Each thread makes the same columns of several rows, and loads once what rows have in common.
+
+    None where that is little, such as one vector's scale, or where blocks would be few.
+    """
+    columns = (kernel.stores[0].shape or (1,))[-1]
+    items = kernel.numel // width
+    turns = min(ROWS, items // (THREADS * enough_blocks(kernel.target)))
+    common = [n for n in kernel.reads if n.shape[-1:] == (columns,) and prod(n.shape) == columns]
+    vectors = sum(width * node.dtype.itemsize / VECTOR for node in common)
+    few = turns < 2 or vectors < ROW_VECTORS or not in_flight(kernel, turns, width)
+    if few or (width * THREADS) % columns or is_wide(kernel):
+        return None
+    blocks = -(-items // (THREADS * turns))
+    block, thread = ix.variable("virtual_block", blocks), ix.variable("thread", THREADS)
+    k, v = ix.variable("k", turns), ix.variable("v", width)
+    flat = (block * (THREADS * turns) + k * THREADS + thread) * width + v
+    words = KernelParams()
+    writer = Evaluator(words, set(kernel.reads), False, kernel.narrowed)
+    outer, item, lane = Scope("virtual_block", "thread"), Scope("k"), Scope("v")
+    writer.scopes = [outer, item, lane]
+    writer.lane, writer.pairs = Lane(v, width), True
+    ahead = writer.row_registers = RowRegisters(1, turns, width)
+    stores = Stores(writer, kernel)
+    for node in kernel.stores:
+        stores.put(node, flat, writer.value(node, ix.unflatten(flat, node.shape)))
+    body = fill(
+        "map.cuh",
+        "rows",
+        threads=THREADS,
+        items=items,
+        turns=turns,
+        width=width,
+        before=outer.lines,
+        ahead=loads_before_stores(ahead, item.lines, lane.lines),
+        declare=ahead.declarations,
+        load=item.lines,
+        map=lane.lines,
+        store=stores.after,
+    )
+    about = f"map over {kernel.numel} elements, {width} of {turns} rows a thread"
+    label = comment(kernel, about, blocks)
+    return wrapped(kernel, stem(kernel), body, words.list, blocks, 0, label)
 
 
 def _first_element(kernel: Kernel, items: int, width: int) -> Index:
