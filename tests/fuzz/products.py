@@ -24,6 +24,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine import plan as plans
 from tinygrad_cuda.lowering import algorithms
+from tinygrad_cuda.lowering.schedule import fuse_product_columns
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import split_k
 from tinygrad_cuda.lowering.skeletons.conv.depthwise import depthwise_cuts_of
@@ -376,10 +377,15 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
     names = ("TIERS", "WORTH_A_COPY", "WORTH_A_SPLIT", "SPLIT_K")
     before = {name: getattr(algorithms, name) for name in names}
     chosen, target = mma_tiles.quickest_cut, backend.target
+    worth, join = fuse_product_columns.WORTH, fuse_product_columns.join
 
     def quickest_cut(product: Any, machine: Any, tiles: Any) -> Any:
         fitting = [tile for tile in tiles if tile.shared <= machine.block_shared]
         return split_k(draw.choice(fitting), product.k, draw.choice((1, 1, 2, 3)))
+
+    def counted(*parts: Any) -> None:
+        events["columns"] = events.get("columns", 0) + 1
+        join(*parts)
 
     algorithms.TIERS = tuple(
         replace(tier, propose=_free(tier.propose, tier.name))
@@ -390,6 +396,7 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
     algorithms.WORTH_A_COPY = algorithms.WORTH_A_SPLIT = 0
     algorithms.SPLIT_K = dict.fromkeys(algorithms.SPLIT_K, 0)
     mma_tiles.quickest_cut = quickest_cut
+    fuse_product_columns.WORTH, fuse_product_columns.join = 0, counted
     few = draw.choice((1, 2, 3, target.multiprocessors))
     backend.target = replace(target, multiprocessors=few)
     try:
@@ -400,6 +407,7 @@ def forced(name: str, device: str, number: int) -> Iterator[None]:
         for saved, value in before.items():
             setattr(algorithms, saved, value)
         mma_tiles.quickest_cut = chosen
+        fuse_product_columns.WORTH, fuse_product_columns.join = worth, join
         backend.target = target
         forget()
 

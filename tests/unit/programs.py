@@ -206,6 +206,7 @@ def family() -> dict[str, Program]:
     add("product_cluster", lambda new: [_layer(new, 64, 4224, 4096)])
     add("product_tf32x3", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("product_tf32x3_mma", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
+    add("product_columns", lambda new: _product_columns(new))
     add("conv_channels_last", lambda new: [_images(new)])
     add("conv_tma", lambda new: _image_passes(new))
     add("conv_tma_mn_major", lambda new: _image_passes(new, dtypes.float32)[1:])
@@ -395,6 +396,19 @@ def _layer(
     bias = spread(new(columns, dtype=dtype), (rows, columns))
     y = ew.add(contraction.matmul(x, contraction.transpose(w)), bias)
     return ew.maximum(y, common.full_like(y, 0))
+
+
+def _product_columns(new: Inputs) -> list[Node]:
+    """A product behind a ReLU's mask, and what a batch norm before that needs of its gradient."""
+    (x, w, y), mean = (
+        [new(*shape, dtype=dtypes.bfloat16) for shape in ((65536, 576), (576, 64), (65536, 64))],
+        new(64),
+    )
+    zero = common.full_like(y, 0)
+    g = ew.where(ew.gt(y, zero), contraction.matmul(x, w), zero)
+    wide = ew.cast(g, dtype=dtypes.float32)
+    centred = ew.sub(ew.cast(y, dtype=dtypes.float32), spread(mean, y.shape))
+    return [g, *(rd.sum(value, axes=(0,)) for value in (wide, ew.mul(wide, centred)))]
 
 
 def _weight_product(new: Inputs, examples: int, rows: int, columns: int) -> Node:

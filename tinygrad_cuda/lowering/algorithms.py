@@ -52,7 +52,7 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import (
     lie_along_k,
     table_overflows,
 )
-from tinygrad_cuda.lowering.skeletons.contract.mma import mma_stages
+from tinygrad_cuda.lowering.skeletons.contract.mma import carries_columns, mma_stages
 from tinygrad_cuda.lowering.skeletons.contract.plain import PlainCut, plain_stages
 from tinygrad_cuda.lowering.skeletons.contract.tf32x3 import (
     FINE_SPLIT_TILES,
@@ -185,6 +185,7 @@ class Tier:
         extra: clocks that it may take on top of that.
         blocks: for each multiprocessor at least: with fewer, many have no work.
         product: whether it makes any product; the quickest of these is what others must beat.
+        carries: see `Choice`.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Tier:
     extra: int = 0
     blocks: float = 0.0
     product: bool = False
+    carries: Callable[[Kernel, Sequence[Node], Any], bool] | None = None
 
     def product_of(self, node: Node) -> bool:
         """Whether it makes the node as a product."""
@@ -499,11 +501,11 @@ TIERS: tuple[Tier, ...] = (
         "direct weight gradient", (convolution_weight_gradient,), _direct_weight_gradient,
         weight_gradient_stages, extra=UNCOUNTED, blocks=0.5,
     ),
-    Tier("wgmma tma", (matmul,), _tma, tma_stages, product=True),
-    Tier("wgmma", (matmul,), _wgmma, mma_stages, product=True),
-    Tier(TMA_TF32, (matmul,), _tma_tf32, tma_stages, product=True),
+    Tier("wgmma tma", (matmul,), _tma, tma_stages, product=True, carries=carries_columns),
+    Tier("wgmma", (matmul,), _wgmma, mma_stages, product=True, carries=carries_columns),
+    Tier(TMA_TF32, (matmul,), _tma_tf32, tma_stages, product=True, carries=carries_columns),
     Tier(MN_MAJOR, (matmul,), _mn_major, tma_stages, product=True),
-    Tier(TF32, (matmul,), _tf32, mma_stages, product=True),
+    Tier(TF32, (matmul,), _tf32, mma_stages, product=True, carries=carries_columns),
     Tier("wgmma tf32x3", (matmul,), _wgmma_split, tf32x3_stages, product=True),
     Tier("mma", (matmul,), _mma, mma_stages, product=True),
     Tier("mma tf32x3", (matmul,), _mma_split, tf32x3_stages, product=True),
@@ -650,7 +652,7 @@ def _choice(tier: Tier, cut: Any, problem: Problem, reason: str) -> Choice:
     """The choice of a tier with a cut."""
     if tier.stages is tiled_stages and isinstance(cut, ProductCut):
         cut = _with_tables(cut, problem)
-    return Choice(tier.name, cut, tier.stages, reason, _copies(tier, problem))
+    return Choice(tier.name, cut, tier.stages, reason, _copies(tier, problem), tier.carries)
 
 
 class Option(NamedTuple):

@@ -28,6 +28,7 @@ from tinygrad_cuda.lowering.schedule.arena import EMPTY, Arena, plan_arena
 from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule.fuse_product_columns import fuse_product_columns
 from tinygrad_cuda.lowering.schedule.fusion import LibraryCalls
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
@@ -98,6 +99,7 @@ def scheduled(program: Program, target: Target) -> Schedule:
         fuse_grid_reduce(made, target)
         find_one_hot_gathers(made)
         fuse_column_sums(made, target)
+    fuse_product_columns(made)
     _one_after_another(made)
     made.notes = notes
     return made

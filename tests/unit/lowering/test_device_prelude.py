@@ -548,6 +548,7 @@ EVERYTHING = kernel(
   tgc_block_receive<1>(moments, tgc_welford_op(), smem + 2048);
   x += tgc_load_if(i < p.n, p.b, i) + tgc_element(tgc_load_vector_if<2>(i < p.n, p.b, i * 2), 1);
   x += tgc_element(tgc_load_vector<8>(p.b, i * 8), 3) + tgc_warp_reduce<4>(x, tgc_sum_op());
+  x += tgc_strided_reduce<8>(x, tgc_sum_op());
   tgc_grid_signal();
   float* sums = reinterpret_cast<float*>(smem + 4096);
   tgc_columns_start<4>(sums, threadIdx.x, 32, 0.0f);

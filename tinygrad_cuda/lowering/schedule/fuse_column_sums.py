@@ -61,7 +61,7 @@ def fuse_column_sums(schedule: Schedule, target: Target) -> None:
         if rows.kind == "row_reduce" and rows_of(rows.sign) >= enough and carrying_threads(rows):
             taken = _taken(schedule, rows)
             if taken:
-                _join(schedule, rows, taken)
+                join(schedule, rows, taken)
 
 
 def _taken(schedule: Schedule, rows: Kernel) -> list[Part]:
@@ -70,19 +70,19 @@ def _taken(schedule: Schedule, rows: Kernel) -> list[Part]:
     sign = ((rows_of(rows.sign), True), (length_of(rows.sign), False))
     if rows.sign != tuple((size, not reduced) for size, reduced in sign):
         return taken
-    earlier, at_hand = _ancestors(rows), {*rows.reads, *rows.nodes}
+    earlier, at_hand = ancestors(rows), {*rows.reads, *rows.nodes}
     for columns in schedule.kernels:
         if columns.kind != "column_reduce" or columns.sign != sign or columns in earlier:
             continue
-        if not at_hand.isdisjoint(_wide_reads(columns)):
-            for part in _parts(columns):
+        if not at_hand.isdisjoint(wide_reads(columns)):
+            for part in parts_of(columns):
                 both = [one.own for one in (*taken, part)]
                 if _fits(rows, part.own, earlier) and _has_room(rows, both):
                     taken.append(part)
     return taken
 
 
-def _ancestors(kernel: Kernel) -> set[Kernel]:
+def ancestors(kernel: Kernel) -> set[Kernel]:
     """All kernels that run before one."""
     stack, seen = list(kernel.before), set(kernel.before)
     while stack:
@@ -92,7 +92,7 @@ def _ancestors(kernel: Kernel) -> set[Kernel]:
     return seen
 
 
-def _parts(columns: Kernel) -> list[Part]:
+def parts_of(columns: Kernel) -> list[Part]:
     """The sums of a column kernel, apart where no stored value is made of two of them."""
     behind = {node: _behind([node], columns) for node in columns.stores}
     groups: list[tuple[set[Node], list[Node]]] = []  # sums, and what is stored of them
@@ -157,7 +157,7 @@ def _fits(rows: Kernel, columns: Kernel, earlier: set[Kernel]) -> bool:
         return False
     if any(not columns.is_line(node) for node in columns.stores):
         return False  # it stores its elements too, which the row kernel knows nothing of
-    wide = _wide_reads(columns)
+    wide = wide_reads(columns)
     if not wide or not set(wide) <= {*rows.reads, *rows.nodes}:
         return False
     at_hand = {*rows.nodes, *rows.reads, *columns.reads}
@@ -165,7 +165,7 @@ def _fits(rows: Kernel, columns: Kernel, earlier: set[Kernel]) -> bool:
     return not needs_other_rows(met, rows, at_hand)
 
 
-def _wide_reads(columns: Kernel) -> list[Node]:
+def wide_reads(columns: Kernel) -> list[Node]:
     """Operands with a value for each element: a row kernel must have them at hand."""
     return [node for node in columns.reads if prod(node.shape) >= columns.numel]
 
@@ -181,10 +181,16 @@ def _has_room(rows: Kernel, parts: Sequence[Kernel]) -> bool:
     return taken + ROW_BYTES <= rows.target.block_shared
 
 
-def _join(schedule: Schedule, rows: Kernel, taken: Sequence[Part]) -> None:
-    """Puts a kernel that carries columns in place of those that it is made of."""
+def join(schedule: Schedule, rows: Kernel, taken: Sequence[Part]) -> None:
+    """Puts a kernel that carries columns in place of those that it is made of.
+
+    Args:
+        schedule: its kernels are replaced.
+        rows: a row kernel, or a product.
+        taken: the columns.
+    """
     columns = _all_of([part.own for part in taken])
-    rests = _rests(schedule, taken)
+    rests = rests_of(taken)
     gone = {rows, *(part.whole for part in taken)}
     others = [kernel for kernel in schedule.kernels if kernel not in gone]
     others += [rest for rest in rests.values() if rest]
@@ -204,9 +210,14 @@ def _join(schedule: Schedule, rows: Kernel, taken: Sequence[Part]) -> None:
         before=[kernel for kernel in before if kernel is not rows],
         reason=f"{rows.reason}; it carries the columns that it has at hand",
         pair=(own, columns),
-        ahead=carrying_threads(own) == THREADS and _loads_ahead(own, columns),
+        ahead=_is_blocks(own) and _loads_ahead(own, columns),
     )
     _replace(schedule, rows, joined, rests)
+
+
+def _is_blocks(rows: Kernel) -> bool:
+    """Whether its rows are blocks', which keep them in registers."""
+    return rows.kind == "row_reduce" and carrying_threads(rows) == THREADS
 
 
 def _all_of(parts: Sequence[Kernel]) -> Kernel:
@@ -224,7 +235,7 @@ def _all_of(parts: Sequence[Kernel]) -> Kernel:
     )
 
 
-def _rests(schedule: Schedule, taken: Sequence[Part]) -> dict[Kernel, Kernel | None]:
+def rests_of(taken: Sequence[Part]) -> dict[Kernel, Kernel | None]:
     """What is left of column kernels of which some sums were taken: a kernel, or nothing."""
     rests: dict[Kernel, Kernel | None] = {}
     for whole in dict.fromkeys(part.whole for part in taken):
@@ -301,3 +312,8 @@ def _read_behind(columns: Kernel) -> set[Node]:
         else:
             stack.extend(node.sources)
     return reads
+
+
+__all__ = [
+    "SUMS", "Part", "ancestors", "fuse_column_sums", "join", "parts_of", "rests_of", "wide_reads",
+]  # fmt: skip

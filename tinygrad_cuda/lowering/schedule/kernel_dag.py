@@ -110,6 +110,8 @@ class Choice(NamedTuple):
         reason: the tier with its estimate, and why those before it were not taken.
         copies: whether operands are to be in memory as they are multiplied: even what is cheap
             to compute takes longer in each tile than in a kernel of its own.
+        carries: whether the epilogue of a kernel with this cut has room for reductions of its
+            columns; None of a tier whose epilogue has none.
     """
 
     tier: str
@@ -117,6 +119,7 @@ class Choice(NamedTuple):
     stages: Callable[[Kernel, Any], list[Any]] | None
     reason: str
     copies: bool = False
+    carries: Callable[[Kernel, Sequence[Node], Any], bool] | None = None
 
 
 NO_CHOICES: Mapping[Node, Choice] = {}
@@ -139,7 +142,7 @@ class Kernel:
         before: kernels that must be done first.
         update: it makes the new values of an optimizer's step.
         target: the machine that it is for.
-        pair: the row kernel and the column kernel of which it was made, if it was.
+        pair: the row kernel or product, and the column kernel, of which it was made, if it was.
         ahead: rows are loaded to shared memory while those before them are made.
         grid: how all blocks hold its rows together, if they do.
         one_hot: those of its sums that load one element of their row.

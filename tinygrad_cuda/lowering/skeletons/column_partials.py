@@ -1,7 +1,12 @@
 """Columns that a row kernel reduces along the way: its blocks walk over many rows each and keep
-the columns' running values in shared memory; a second stage joins theirs, in order."""
+the columns' running values in shared memory; a second stage joins theirs, in order.
+
+It joins those that a product's epilogue leaves, too.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from tinygrad_cuda.lowering.codegen.expression import Scope, Stores, value_stem
 from tinygrad_cuda.lowering.codegen.index import Index, unflatten
@@ -137,45 +142,68 @@ class Columns:
 
     def join(self, kernel: Kernel, first: Stage) -> Stage:
         """The second stage: the blocks' values of each column in a fixed order."""
-        own = ReductionAccumulators(self.kernel, name="column")
-        own.outer = Scope("column")
-        pointers = [own.words.scratch(s, a.ctype, False) for a, s in self.scratches.items()]
-        taken = own.accumulators
-        own.settle(taken)
-        made, stored = own.finish()
-        element = f"part * {own.lines} + column"
-        across = _columns_of_block(own.lines, self.kernel.target)
-        body = fill(
-            "column_reduce.cuh",
-            "join_columns",
-            across=across,
-            down=THREADS // across,
-            columns=own.lines,
-            parts=self.blocks,
-            before=own.start(taken),
-            load=[
-                f"{a.name} = {a.operator}()({a.name}, tgc_load({pointer}, {element}));"
-                for a, pointer in zip(taken, pointers)
-            ],
-            combine=[
-                line
-                for a in taken
-                for line in fill(
-                    "column_reduce.cuh", "combine", ctype=a.ctype, value=a.name,
-                    operator=f"{a.operator}()",
-                    down=THREADS // across, across=across, width=1, threads=THREADS,
-                ).splitlines()
-            ],
-            epilogue=made,
-            store=stored,
-        )  # fmt: skip
-        blocks = -(-own.lines // across)
-        shared = max(one.bytes for one in taken) * THREADS
-        about = f"Second stage, {own.lines} columns of {self.blocks} parts"
-        label, name = comment(self.kernel, about, blocks), stem(self.kernel) + "_join"
-        stage = wrapped(kernel, name, body, own.words.list, blocks, shared, label, second=True)
-        stage.after.append(first)
-        return stage
+        return join_columns(kernel, self.kernel, self.scratches, self.blocks, first)
 
 
-__all__ = ["Columns"]
+def join_columns(
+    kernel: Kernel,
+    columns: Kernel,
+    scratches: Mapping[Accumulator, Scratch],
+    parts: int,
+    first: Stage,
+) -> Stage:
+    """The second stage of a kernel that carries columns: their partial values in a fixed order.
+
+    Args:
+        kernel: the kernel as a whole.
+        columns: its column kernel, whose epilogue this is.
+        scratches: where each reduction's values lie, those of a part's columns beside each other.
+        parts: values of each column.
+        first: the stage that leaves them.
+    """
+    own = ReductionAccumulators(columns, name="column")
+    own.outer = Scope("column")
+    pointers = [own.words.scratch(s, a.ctype, False) for a, s in scratches.items()]
+    across = _columns_of_block(own.lines, columns.target)
+    body = _join_body(own, pointers, parts, across)
+    blocks = -(-own.lines // across)
+    shared = max(one.bytes for one in own.accumulators) * THREADS
+    about = f"Second stage, {own.lines} columns of {parts} parts"
+    label, name = comment(columns, about, blocks), stem(columns) + "_join"
+    stage = wrapped(kernel, name, body, own.words.list, blocks, shared, label, second=True)
+    stage.after.append(first)
+    return stage
+
+
+def _join_body(own: ReductionAccumulators, pointers: list[str], parts: int, across: int) -> str:
+    """Statements of a block that joins the parts of `across` columns."""
+    taken, down = own.accumulators, THREADS // across
+    own.settle(taken)
+    made, stored = own.finish()
+    element = f"part * {own.lines} + column"
+    return fill(
+        "column_reduce.cuh",
+        "join_columns",
+        across=across,
+        down=down,
+        columns=own.lines,
+        parts=parts,
+        before=own.start(taken),
+        load=[
+            f"{a.name} = {a.operator}()({a.name}, tgc_load({pointer}, {element}));"
+            for a, pointer in zip(taken, pointers)
+        ],
+        combine=[
+            line
+            for a in taken
+            for line in fill(
+                "column_reduce.cuh", "combine", ctype=a.ctype, value=a.name,
+                operator=f"{a.operator}()", down=down, across=across, width=1, threads=THREADS,
+            ).splitlines()
+        ],
+        epilogue=made,
+        store=stored,
+    )  # fmt: skip
+
+
+__all__ = ["Columns", "join_columns"]

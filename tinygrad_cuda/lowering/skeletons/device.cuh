@@ -710,6 +710,19 @@ TGC_DEVICE T tgc_warp_reduce(T value, Combine combine) {
   return value;
 }
 
+// The values of lanes STRIDE apart (a power of 2) combined in lane order, as a balanced tree; all of
+// them get the result.
+template <int STRIDE, class T, class Combine>
+TGC_DEVICE T tgc_strided_reduce(T value, Combine combine) {
+#pragma unroll
+  for (int step = STRIDE; step < 32; step *= 2) {
+    T other = tgc_shuffle_xor(value, step);
+    if (tgc_is_symmetric<Combine>::value || !(tgc_lane() & step)) value = combine(value, other);
+    else value = combine(other, value);
+  }
+  return value;
+}
+
 // The first `count` values of a warp (1 to 32), in lane order; every lane gets the result.
 template <class T, class Combine>
 TGC_DEVICE T tgc_warp_reduce_first(T value, Combine combine, int count) {

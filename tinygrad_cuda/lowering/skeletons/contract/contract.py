@@ -31,6 +31,7 @@ from tinygrad_cuda.lowering.codegen.skeleton import (
     wrapped,
 )
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons.contract.epilogue_columns import EpilogueColumns
 from tinygrad_cuda.lowering.skeletons.contract.loads import (
     Reader,
     ThreadMap,
@@ -71,6 +72,7 @@ class Contraction:
         nbytes = slices * kernel.numel * max(self.dtype.itemsize, 4)
         self.slices = slices
         self.scratch = Scratch(nbytes) if slices > 1 else None
+        self.columns: EpilogueColumns | None = None  # that the epilogue reduces
 
     def output_index(self, flat: Index) -> Index:
         """The offset at which an output is stored: in the order that its readers want."""
@@ -131,7 +133,9 @@ def weight_gradient_stages(kernel: Kernel, cut: WeightGradientCut) -> list[Stage
 
 
 def with_sum(problem: Contraction, first: Stage) -> list[Stage]:
-    """A stage, and the one that adds its slices if there are several."""
+    """A stage, and the one that adds its slices or joins its columns, if there are any."""
+    if problem.columns is not None:
+        return [first, problem.columns.join(problem.kernel, first)]
     return [first] if problem.scratch is None else [first, _sum_slices(problem, first)]
 
 
@@ -354,8 +358,11 @@ def epilogue_text(
     stores = Stores(writer, problem.kernel)
     writer.anchored[problem.node] = "total"
     writer.floors = dict.fromkeys(problem.kernel.nodes, 3)
-    for node in problem.kernel.stores:
+    own, _ = problem.kernel.pair or (problem.kernel, None)
+    for node in own.stores:
         stores.put(node, flat, writer.value(node, ix.unflatten(flat, node.shape)))
+    if problem.columns is not None:
+        problem.columns.take(writer, flat, problem.node)
     return writer.scopes[1].lines, writer.scopes[2].lines, writer.scopes[3].lines, stores.after
 
 

@@ -8,6 +8,13 @@
 // ldmatrix.trans. Rows are padded by 16 bytes, so that eight of them begin in different banks. Each
 // warp's outputs pass through shared memory, so that the epilogue loads and stores along rows.
 //
+// Columns: an epilogue may reduce its outputs' columns, too. Parts then go down the rows first:
+//
+//   thread     8 columns of each row that it stores, in registers, over all parts of these columns
+//   warp       lanes with the same columns, by shuffles
+//   warpgroup  4 warps, through the memory where their sums were staged
+//   second     warpgroups in the order of their rows, by join_columns in column_reduce.cuh
+//
 // Bytes: A tiles_n times and B tiles_m times, most of them from L2 (`band` rows of tiles are
 // computed at one time); each output once.
 //@ body
@@ -164,14 +171,16 @@ for (int i = 0; i < @loads@; i++) {
 // A warp's 16 x columns sums in shared memory. Groups of 8 columns are exchanged by row, so that rows
 // meet different banks, and the halves of the last four groups, so that a row's strips do.
 float* const staged = reinterpret_cast<float*>(smem + @staging@) + warp * (16 * @columns@);
+@declare_columns@
 #pragma unroll @unroll@
 for (int part = 0; part < @parts@; part++) {
+  @start_columns@
   @early@
 #pragma unroll
   for (int i = 0; i < @tiles_m@; i++)
 #pragma unroll
     for (int c = 0; c < @chunks@; c++) {
-      if (part != i * @chunks@ + c) continue;  // sums are registers: their indices are constants
+      if (part != @part_number@) continue;  // sums are registers: their indices are constants
 #pragma unroll
       for (int j = 0; j < @columns@ / 8; j++)
 #pragma unroll
@@ -185,12 +194,12 @@ for (int part = 0; part < @parts@; part++) {
         }
     }
   @meet@
-#pragma unroll 4
+#pragma unroll @unroll_turns@
   for (int turn = @first_turn@; turn < @turns@; @next_turn@) {
     const int e = turn * 32 + lane;
     const int row = e / (@columns@ / @lanes@), column = e % (@columns@ / @lanes@);
-    const int m = tile_m * @tile_m@ + warp_m + part / @chunks@ * @row_step@ + row;
-    const int first = tile_n * @tile_n@ + warp_n + part % @chunks@ * @columns@;
+    const int m = tile_m * @tile_m@ + warp_m + @row_part@ * @row_step@ + row;
+    const int first = tile_n * @tile_n@ + warp_n + @column_part@ * @columns@;
     const int strip = first / @lanes@ + column;
     @bounds@{
       float totals[@lanes@];
@@ -207,6 +216,33 @@ for (int part = 0; part < @parts@; part++) {
     }
   }
   @meet@
+  @join_columns@
+}
+//@ join_columns
+// All rows of these columns are summed: lanes with the same ones join theirs, then the warps do.
+@condition@{
+  @lanes_join@
+  tgc_named_barrier(3 + group, 128);
+  const int column = threadIdx.x % 128, n = tile_n * @tile_n@ + warp_n + @column_part@ * @columns@ + column;
+  if (column < @columns@@bound@) {
+    @warps_join@
+  }
+  tgc_named_barrier(3 + group, 128);  // sums may be staged there again
+}
+//@ join_lanes
+#pragma unroll
+for (int v = 0; v < @lanes@; v++) {
+  @name@[v] = tgc_strided_reduce<@strips@>(@name@[v], @operator@);
+  if (lane < @strips@) reinterpret_cast<@ctype@*>(staged + @offset@)[lane * @lanes@ + v] = @name@[v];
+}
+//@ join_warps
+{
+  const float* const parts = staged - warp % 4 * @staged@ + @offset@;
+  @ctype@ total = reinterpret_cast<const @ctype@*>(parts)[column];
+#pragma unroll
+  for (int other = 1; other < 4; other++)
+    total = @operator@(total, reinterpret_cast<const @ctype@*>(parts + other * @staged@)[column]);
+  tgc_store(@partial@, @row@ * @all_columns@ + n, total);
 }
 //@ own_totals
 #pragma unroll
@@ -237,8 +273,8 @@ for (int v = 0; v < @lanes@; v += @fragment@) {
 for (int turn = 0; turn < @turns@; turn++) {
   const int e = turn * 32 + lane;
   const int row = e / (@columns@ / @lanes@), column = e % (@columns@ / @lanes@);
-  const int m = tile_m * @tile_m@ + warp_m + part / @chunks@ * @row_step@ + row;
-  const int first = tile_n * @tile_n@ + warp_n + part % @chunks@ * @columns@;
+  const int m = tile_m * @tile_m@ + warp_m + @row_part@ * @row_step@ + row;
+  const int first = tile_n * @tile_n@ + warp_n + @column_part@ * @columns@;
   const int strip = first / @lanes@ + column;
   @bounds@{
     @loads@

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
@@ -29,11 +30,19 @@ from tinygrad_cuda.lowering.skeletons.contract.contract import (
     epilogue_text,
     with_sum,
 )
+from tinygrad_cuda.lowering.skeletons.contract.epilogue_columns import (
+    REGISTERS,
+    EpilogueColumns,
+    has_own_columns,
+    registers_of,
+    stored_columns,
+)
 from tinygrad_cuda.lowering.skeletons.contract.loads import (
     Reader,
     Source,
     ThreadMap,
     contiguous_axis,
+    memory_of,
     operand_fetch,
     sources_of,
     times,
@@ -53,6 +62,7 @@ MMA, WGMMA = "contract_mma.cuh", "contract_wgmma.cuh"
 DECLARED = re.compile(r"[\w<>, *]+?(\w+)(?:\[\d+\])?(?: = |;)")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 AHEAD = 256  # bytes of registers of a thread for loads that are made ahead
+AHEAD_OF_COLUMNS = 128  # the same, beside running values of columns
 STRIP = 16  # bytes of an output strip: what a thread stores at once
 
 
@@ -101,6 +111,33 @@ class MatrixContraction(TiledContraction[Any]):
             together = cut.tile.resident(kernel.target) * kernel.target.multiprocessors
             whole = self.tiles if cut.cluster else min(self.tiles, together)
             self.blocks = cut.shares or whole
+        if kernel.pair is not None:
+            _, columns = kernel.pair
+            lanes = _column_lanes(self, columns.anchors)
+            self.columns = EpilogueColumns(columns, cut.tile, self.tiles_m, self.n, lanes)
+
+
+def carries_columns(product: Kernel, reductions: Sequence[Node], cut: ProductCut[Any]) -> bool:
+    """Whether the epilogue of a product on wgmma has room for reductions of its columns."""
+    problem = MatrixContraction(product, cut)
+    columns = stored_columns(problem.node)
+    if any(prod(node.shape) != columns for node in reductions):
+        return False
+    if problem.slices > 1 or cut.shares or cut.cluster:
+        return False
+    return _column_lanes(problem, reductions) > 0
+
+
+def _column_lanes(problem: MatrixContraction, reductions: Sequence[Node]) -> int:
+    """Neighbouring outputs of a thread whose registers hold their running values; 0 if none do."""
+    operands = memory_of(problem.a) | memory_of(problem.b)
+    reads = [node for node in problem.kernel.reads if prod(node.shape) > problem.n]
+    met = [node for node in reads if node not in operands]
+    lanes = lanes_of(problem)
+    while lanes > 1 and registers_of(reductions, met, lanes) > REGISTERS:
+        lanes //= 2
+    room = registers_of(reductions, met, lanes) <= REGISTERS
+    return lanes if room and has_own_columns(problem.tile, lanes) else 0
 
 
 def mma_stages(kernel: Kernel, cut: ProductCut[Any]) -> list[Stage]:
@@ -189,30 +226,32 @@ def results_text(
         outer: the scope around the loop over k.
         check: statements that may replace `totals`, neighbouring sums of row m.
     """
-    tile, lanes = problem.tile, lanes_of(problem)
+    tile, columns = problem.tile, problem.columns
+    lanes = lanes_of(problem) if columns is None else columns.lanes
     batch = ix.variable("batch", problem.batches)
     wgmma = isinstance(tile, WgmmaTile)
     reader.ahead = {} if wgmma and not problem.cut.cluster else None
     row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
-    columns = tile.columns
-    turns = 16 * columns // (32 * lanes)
-    chunks = tile.unit_n // columns
+    turns = 16 * tile.columns // (32 * lanes)
+    chunks = tile.unit_n // tile.columns
     parts = tile.unit_m // tile.instruction_m * chunks
     sizes = sizes_of(problem) | {
-        "row_step": tile.instruction_m, "chunks": chunks, "columns": columns, "turns": turns,
+        "row_step": tile.instruction_m, "chunks": chunks, "columns": tile.columns, "turns": turns,
         "lanes": lanes, "bounds": _bounds(problem, lanes),
     }  # fmt: skip
-    early, load = _ahead(reader, sizes, row, load)
-    j = f"c * {columns // 8} + j"
+    sizes |= columns.holes(reader.words, sizes) if columns else _no_columns(chunks)
+    early, load = _ahead(reader, sizes, row, load, AHEAD_OF_COLUMNS if columns else AHEAD)
+    j = f"c * {tile.columns // 8} + j"
     first = f"sum[i][({j}) * 4 + half * 2" if wgmma else f"sum[i][{j}][half * 2"
     return fill(
         MMA,
         "results",
         **sizes,
+        unroll_turns=2 if columns and load and not early else 4,
         staging=tile.ring if wgmma else 0,
         **_staged(problem, sizes),
         parts=parts,
-        groups=columns // 8,
+        groups=tile.columns // 8,
         early=early,
         low=f"{first}]",
         high=f"{first} + 1]",
@@ -223,6 +262,15 @@ def results_text(
         map=map_,
         store=store,
     )
+
+
+def _no_columns(chunks: int) -> dict[str, object]:
+    """What fills the skeleton where no columns are reduced: parts go along the rows."""
+    return {
+        "declare_columns": [], "start_columns": [], "join_columns": [],
+        "row_part": f"part / {chunks}", "column_part": f"part % {chunks}",
+        "part_number": f"i * {chunks} + c",
+    }  # fmt: skip
 
 
 def _staged(problem: MatrixContraction, sizes: dict[str, Any]) -> dict[str, object]:
@@ -250,22 +298,25 @@ def _indented(line: str) -> str:
 
 
 def _ahead(
-    reader: Reader, sizes: dict[str, object], row: list[str], load: list[str]
+    reader: Reader, sizes: dict[str, object], row: list[str], load: list[str], limit: int = AHEAD
 ) -> tuple[str, list[str]]:
     """Loads of a part's strips before its sums are staged, and those that stay with a strip.
 
     Few warps compute an epilogue: a load that waits for the store before it takes all its time.
     A thread's strips are of the same columns: where registers are few, what columns alone decide,
-    such as the numbers of a channel, is loaded once for all of them.
+    such as the numbers of a channel, is loaded once for all of them; where they are fewer still,
+    with each strip, from the L1 cache.
     """
     loads, turns = reader.ahead or {}, int(str(sizes["turns"]))
     first = [line for line in load if line in loads]
     moved = [loads[line] for line in first]
     once = set[str]()
-    if turns * sum(one.nbytes for one in moved) > AHEAD:
+    if turns * sum(one.nbytes for one in moved) > limit:
         once = {one.name for one in moved if "m" not in IDENTIFIER.findall(one.text)}
+    if limit < AHEAD:
+        moved = [one for one in moved if one.name not in once]
     bytes_ahead = sum(one.nbytes * (1 if one.name in once else turns) for one in moved)
-    if not moved or turns == 1 or bytes_ahead > AHEAD or row:
+    if not moved or turns == 1 or bytes_ahead > limit or row:
         return "", load
     made = {match[1] for line in load if (match := DECLARED.match(line))}
     if any(made.intersection(IDENTIFIER.findall(one.text)) for one in moved):
@@ -281,7 +332,7 @@ def _ahead(
             for o in moved
         ],
     )  # fmt: skip
-    rest = [line for line in load if line not in loads]
+    rest = [line for line in load if line not in loads or loads[line] not in moved]
     turn = {o.name: "" if o.name in once else "[turn]" for o in moved}
     return early, [
         f"const {o.ctype} {o.name} = {o.name}_ahead{turn[o.name]};" for o in moved
@@ -298,7 +349,8 @@ def _bounds(problem: MatrixContraction, lanes: int) -> str:
 
 def lanes_of(problem: MatrixContraction) -> int:
     """Neighbouring outputs that a thread stores at once: 16 bytes of the widest value."""
-    widest = max(node.dtype.itemsize for node in problem.kernel.full_size_values)
+    values = problem.kernel.full_size_values  # none where columns alone are wanted
+    widest = max((node.dtype.itemsize for node in values), default=problem.dtype.itemsize)
     lanes = STRIP // (4 if problem.scratch else widest)
     while problem.run % lanes:
         lanes //= 2

@@ -58,6 +58,7 @@ PRODUCERS = 4  # warps that copy at most: one thread takes longer for four boxes
 BAND_ROWS = 1024  # of outputs that blocks compute at one time, so that operands stay in L2
 # Registers of a producer's thread and of a consumer's: together those of a multiprocessor.
 FEW, MANY = 40, 232
+FEW_BESIDE_COLUMNS, MANY_FOR_COLUMNS = 24, 240  # where an epilogue carries columns
 # With a warpgroup that transposes, whose thread has 32 numbers of a box.
 SOME, MANY_BESIDE = 72, 200
 
@@ -185,12 +186,12 @@ def _product(problem: MatrixContraction, tile: TmaTile) -> Stage:
         **holes,
         **copies,
         **_roles(tile, holes) | roles,
-        **_products(tile, holes | roles, *operands),
+        **_products(problem, holes | roles, *operands),
         barriers=tile.barriers,
         producers=producers,
         map_a=names[0],
         map_b=names[1],
-        few=FEW,
+        few=FEW if problem.columns is None else FEW_BESIDE_COLUMNS,
         results=epilogue,
     )
     stage = stage_of(problem, params, body)
@@ -221,12 +222,17 @@ def _across(tile: TmaTile, a: Matrix | Pixels, b: Matrix | Pixels) -> tuple[bool
 
 
 def _products(
-    tile: TmaTile, holes: dict[str, object], a: Matrix | Pixels, b: Matrix | Pixels
+    problem: MatrixContraction,
+    holes: dict[str, object],
+    a: Matrix | Pixels,
+    b: Matrix | Pixels,
 ) -> dict[str, object]:
     """How the consumers multiply a slot, and what makes it ready for them."""
+    tile: TmaTile = problem.tile
     made: dict[str, object] = {key: [] for key in ("ready", "init_ready", "await_ready")}
     made |= {name: fill(TMA, name, **holes) for name in ("matrix_a", "products", "last_products")}
-    made |= {"many": MANY, "transpose": [], "columns_b": f"group_n / 64 * {tile.block_bytes}"}
+    many = MANY if problem.columns is None else MANY_FOR_COLUMNS
+    made |= {"many": many, "transpose": [], "columns_b": f"group_n / 64 * {tile.block_bytes}"}
     if not isinstance(tile, MnMajorTile):
         return made
     natural = a.along_k or b.along_k  # the order of k in memory; else 0 2 4 6 1 3 5 7 of eight

@@ -1,0 +1,314 @@
+"""Products and convolutions that reduce their columns in their epilogue, beside NumPy in float64.
+
+What is reduced must be what memory has: results are compared with sums of the values stored, and
+differ by the order of a float32 sum alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from execution import Batch, device_or_skip
+
+import tinygrad_cuda as tc
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.dtypes import bfloat16, float16, float32
+from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.lowering import algorithms
+from tinygrad_cuda.lowering.codegen import skeleton
+from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
+from tinygrad_cuda.lowering.lower import lower
+from tinygrad_cuda.lowering.schedule import fuse_column_sums, fuse_product_columns
+from tinygrad_cuda.lowering.skeletons.contract import mma, mma_tiles, tma_pixels
+from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import TmaTile
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, ProductCut, split_k
+from tinygrad_cuda.lowering.target import Target
+
+Array = np.ndarray[Any, Any]
+TILES = {
+    "wgmma tma": mma_tiles.TMA_TILES, "wgmma": mma_tiles.WGMMA_TILES,
+    algorithms.TMA_TF32: mma_tiles.TMA_TF32_TILES, algorithms.TF32: mma_tiles.TF32_TILES,
+}  # fmt: skip
+EVERY_TILE = [(tier, number) for tier, tiles in TILES.items() for number in range(len(tiles))]
+ALL_TIERS = algorithms.TIERS
+CONVOLVING = ("channels last", "wgmma tma", "wgmma", algorithms.TMA_TF32, algorithms.MN_MAJOR)
+SPILLED = 8  # bytes of a thread that it stores once a tile
+SMALL_TILE = TmaTile(64, 128, 64, 1, 0.4, 3, ping_pong=True)
+
+
+@pytest.fixture(params=["emu", "cuda"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One with wgmma; two multiprocessors, so that a block computes many tiles."""
+    device = device_or_skip(request.param, request)
+    backend = registry.get(device)
+    if backend.target.architecture != (9, 0):
+        pytest.skip("wgmma is of sm_90a")
+    if request.param == "emu":
+        monkeypatch.setattr(backend, "target", replace(backend.target, multiprocessors=2))
+        monkeypatch.setattr(tma_pixels, "LEAST_IMAGES", 0)
+    monkeypatch.setattr(fuse_product_columns, "WORTH", 0)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
+    return device
+
+
+def made_by(monkeypatch: pytest.MonkeyPatch, tier: str, tile: Any = None) -> None:
+    """Lets one tier make all products, with one tile if it is given."""
+    only = tuple(one for one in ALL_TIERS if one.name in (tier, "channels last"))
+    monkeypatch.setattr(algorithms, "TIERS", only)
+    if tile is not None:
+
+        def quickest_cut(product: Product, target: Target, others: Any) -> ProductCut[Any]:
+            return split_k(tile, product.k, 1)
+
+        monkeypatch.setattr(mma_tiles, "quickest_cut", quickest_cut)
+
+
+def numbers(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def spread(node: Node, like: Node) -> Node:
+    return mv.expand(mv.reshape(node, shape=(1, *node.shape)), shape=like.shape)
+
+
+class Reductions:
+    """A program of products, their masked results and reductions of the columns of these."""
+
+    def __init__(self, device: Any) -> None:
+        self.batch = Batch(device)
+
+    def add(self, name: str, sizes: tuple[int, int, int], dtype: Any) -> None:
+        """As behind a batch norm: g = product where y > 0, sums of g and of g (y - mean).
+
+        Args:
+            name: of the results.
+            sizes: m, n, k.
+            dtype: of operands and result.
+        """
+        batch, (m, n, k) = self.batch, sizes
+        a, b, y = (
+            batch.input(numbers(seed, *shape).astype(dtype.numpy))
+            for seed, shape in ((1, (m, k)), (2, (n, k)), (3, (m, n)))
+        )
+        mean = batch.input(numbers(4, n))
+        product = contraction.matmul(a, contraction.transpose(b))
+        g = ew.where(ew.gt(y, common.full_like(y, 0.0)), product, common.full_like(y, 0.0))
+        wide, centred = (ew.cast(one, dtype=float32) for one in (g, y))
+        centred = ew.sub(centred, spread(mean, centred))
+        batch.want(name, [g, *(rd.sum(x, axes=(0,)) for x in (wide, ew.mul(wide, centred)))])
+
+    def check(self, carried: int) -> None:
+        """Runs the program, whose products carry so many reductions in all."""
+        target = registry.get(self.batch.device).target
+        kernels = lower(self.batch.program(), target).schedule.kernels
+        columns = [kernel.pair[1] for kernel in kernels if kernel.pair]
+        assert sum(len(kernel.anchors) for kernel in columns) == carried, kernels
+        mean = numbers(4, 1 << 10).astype(np.float64)
+        for number, (name, (g, *found)) in enumerate(self.batch.run().items()):
+            arrays = self.batch.arrays[4 * number :]
+            a, b, y = (arrays[i].astype(np.float64) for i in range(3))
+            check_product(g, np.where(y > 0, a @ b.T, 0), name)
+            check_sums(g.astype(np.float64), y - mean[: y.shape[1]], found, name)
+
+
+def check_product(g: Array, want: Array, name: str) -> None:
+    rounding = {"bfloat16": 2**-8, "float16": 2**-11}.get(name.split()[0], 1e-3)
+    assert np.abs(g.astype(np.float64) - want).max() <= rounding * np.abs(want).max(), name
+
+
+def check_sums(g: Array, centred: Array, found: list[Array], name: str) -> None:
+    """Sums of the values that were stored, to the rounding of float32."""
+    for value, terms in zip(found, (g, g * centred), strict=True):
+        error = np.abs(value.astype(np.float64) - terms.sum(0))
+        assert (error <= 1e-6 * np.abs(terms).sum(0) + 1e-12).all(), (name, error.max())
+
+
+@pytest.mark.parametrize(("tier", "number"), EVERY_TILE)
+def test_every_tile_reduces_its_columns(
+    device: Any, tier: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows one more than tiles have, a prime, and few; columns that no tile divides."""
+    tile = TILES[tier][number]
+    made_by(monkeypatch, tier, tile)
+    reductions = Reductions(device)
+    tf32 = "tf32" in tier
+    sizes = [(2 * tile.m + 1, tile.n + 16), (4 * tile.m // 3 * 2 - 1, tile.n), (67, 22)]
+    dtypes = (float32,) if tf32 else (bfloat16, float16)
+    for m, n in sizes:
+        for dtype in dtypes:
+            reductions.add(f"{dtype.name} {m} {n} sums", (m, n, 3 * tile.k + 8), dtype)
+    with settings.override(matmul_precision="high" if tf32 else "highest"):
+        reductions.check(len(sizes) * len(dtypes) * 2)
+
+
+def test_columns_of_odd_products_have_a_kernel(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread stores single values there, of columns that change from one to the next."""
+    made_by(monkeypatch, "wgmma tma", SMALL_TILE)
+    reductions = Reductions(device)
+    reductions.add("bfloat16 sums", (130, 63, 136), bfloat16)
+    reductions.check(0)
+
+
+def test_a_product_whose_columns_alone_are_wanted_is_not_stored(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_by(monkeypatch, "wgmma tma", SMALL_TILE)
+    batch, (m, n, k) = Batch(device), (130, 128, 72)
+    a, b = (numbers(s, r, k).astype(bfloat16.numpy) for s, r in ((1, m), (2, n)))
+    product = contraction.matmul(batch.input(a), contraction.transpose(batch.input(b)))
+    batch.want("sum", [rd.sum(ew.cast(product, dtype=float32), axes=(0,))])
+    (kernel,) = lower(batch.program(), registry.get(device).target).schedule.kernels
+    assert kernel.pair and kernel.stores == kernel.pair[1].stores
+    ((found,),) = batch.run().values()
+    exact = (a.astype(np.float64) @ b.astype(np.float64).T).astype(bfloat16.numpy)
+    assert np.allclose(found, exact.astype(np.float64).sum(0), atol=0.2)
+
+
+def block_gradients(device: Any, dtype: Any, size: tuple[int, int]) -> list[Array]:
+    """Statistics and gradients of a residual block with a stride and a shortcut."""
+    f = tc.nn.functional
+    x = tc.tensor(numbers(1, 3, 64, *size), device=device).to(dtype)
+    shapes = ((64, 64, 3, 3), (64, 64, 3, 3), (128, 64, 3, 3), (128, 64, 1, 1))
+    weights, scales, shifts = [], [], []
+    for i, shape in enumerate(shapes):
+        weight = tc.tensor(0.05 * numbers(2 + i, *shape), device=device).to(dtype)
+        weights.append(weight.detach().requires_grad_())
+        scales.append(tc.tensor(1 + 0.1 * numbers(9, shape[0]), device=device, requires_grad=True))
+        shifts.append(tc.zeros(shape[0], device=device, requires_grad=True))
+    running = [tc.zeros(64, device=device), tc.ones(64, device=device)]
+
+    def norm(y: Any, number: int) -> Any:
+        statistics = running if number == 0 else (None, None)
+        return f.batch_norm(y, *statistics, scales[number], shifts[number], training=True)
+
+    h = norm(f.conv2d(x, weights[0], padding=1), 0).relu()
+    h = norm(f.conv2d(h, weights[1], padding=1), 1).relu() + h
+    z = norm(f.conv2d(h, weights[2], stride=2, padding=1), 2)
+    z = (z + norm(f.conv2d(h, weights[3], stride=2), 3)).relu()
+    loss = (z.float() * tc.tensor(numbers(8, *z.shape), device=device)).sum()
+    loss.backward()
+    wanted = [loss, *running, *(leaf.grad for leaf in (*weights, *scales, *shifts))]
+    return [one.detach().float().numpy().astype(np.float64) for one in wanted]
+
+
+@pytest.mark.parametrize("size", [(13, 11), (8, 8)])
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32])
+def test_networks_of_convolutions(
+    device: Any, dtype: Any, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch norms behind convolutions, forward and backward, beside the same without."""
+    monkeypatch.setattr(algorithms, "TIERS", [t for t in ALL_TIERS if t.name in CONVOLVING])
+    monkeypatch.setattr(settings, "matmul_precision", "high")
+    joined: list[Any] = []
+
+    def noting(schedule: Any, product: Any, parts: Any) -> None:
+        joined.extend(node.op for part in parts for node in part.own.anchors)
+        fuse_column_sums.join(schedule, product, parts)
+
+    monkeypatch.setattr(fuse_product_columns, "join", noting)
+    plans.clear()
+    found = block_gradients(device, dtype, size)
+    carried = joined.count(rd.sum)
+    assert carried >= 2
+    monkeypatch.setattr(fuse_product_columns, "WORTH", 1 << 60)
+    plans.clear()
+    tolerance = 1e-3 if dtype is float32 else 2**-6
+    for one, other in zip(found, block_gradients(device, dtype, size), strict=True):
+        assert np.abs(one - other).max() <= tolerance * np.abs(other).max()
+    assert joined.count(rd.sum) == carried
+    plans.clear()
+
+
+# By name: what stands in the skeleton, and what would be wrong there.
+FAULTS = {
+    "warps are joined before they are done": (
+        "tgc_named_barrier(3 + group, 128);\n  const int column", "\n  const int column",
+    ),
+    "sums are staged where others are read": (
+        "tgc_named_barrier(3 + group, 128);  // sums", "// sums",
+    ),
+    "rows beyond the last one count": ("@bounds@{", "{"),
+    "lanes are left out": ("tgc_strided_reduce<@strips@>", "tgc_strided_reduce<2 * @strips@>"),
+}  # fmt: skip
+
+
+def columns_with(monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order: int) -> bool:
+    """Whether the emulator computes right with a changed skeleton."""
+    text = (FOLDER / "contract" / mma.MMA).read_text()
+    assert change[0] in text
+    parts = re.split(r"^//@ (\w+)\n", text.replace(*change), flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    before = skeleton._sections
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            skeleton, "_sections", lambda file: sections if file == mma.MMA else before(file)
+        )
+        with settings.override(emu_order=order):
+            reductions = Reductions(as_device("emu"))
+            reductions.add("bfloat16 sums", (200, 128, 136), bfloat16)
+            try:
+                reductions.check(2)
+            except (AssertionError, TgcError):
+                return False
+    return True
+
+
+@pytest.fixture
+def on_emu(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = registry.get(as_device("emu"))
+    monkeypatch.setattr(backend, "target", replace(backend.target, multiprocessors=2))
+    monkeypatch.setattr(fuse_product_columns, "WORTH", 0)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
+    made_by(monkeypatch, "wgmma tma", SMALL_TILE)
+
+
+@pytest.mark.usefixtures("on_emu")
+@pytest.mark.parametrize("order", range(5))
+def test_right_in_any_order(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads, copies and products in any order that the barriers allow."""
+    assert columns_with(monkeypatch, ("", ""), order)
+
+
+@pytest.mark.usefixtures("on_emu")
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_planted_fault_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not all(columns_with(monkeypatch, FAULTS[name], order) for order in range(5))
+
+
+@pytest.mark.parametrize("tier", ["wgmma tma", algorithms.TMA_TF32])
+def test_running_values_leave_the_sums_their_registers(
+    tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a tile with 128 sums a thread; a few bytes that live across the tile are spilled."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    monkeypatch.setattr(fuse_product_columns, "WORTH", 0)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
+    dtype = float32 if "tf32" in tier else bfloat16
+    spilled = {}
+    for tile in TILES[tier]:
+        made_by(monkeypatch, tier, tile)
+        reductions = Reductions(as_device("emu"))
+        reductions.add("sums", (8192, tile.n, 576), dtype)
+        with settings.override(matmul_precision="high"):
+            made = lower(reductions.batch.program(), Target.h200())
+        log = compile_source(made.source, "sm_90a", REPORT).log
+        assert "serialized" not in log, log
+        for launch in made.launches:
+            if any(stage.kernel.pair and not stage.second for stage in launch.stages):
+                spilled[tile, launch.name] = resources(log)[launch.name].spill_stores
+    assert len(spilled) == len(TILES[tier]) and max(spilled.values()) <= SPILLED
