@@ -207,6 +207,7 @@ def family() -> dict[str, Program]:
     add("product_tf32x3", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("product_tf32x3_mma", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("product_columns", lambda new: _product_columns(new))
+    add("product_moments", lambda new: _product_moments(new))
     add("conv_channels_last", lambda new: [_images(new)])
     add("conv_tma", lambda new: _image_passes(new))
     add("conv_tma_mn_major", lambda new: _image_passes(new, dtypes.float32)[1:])
@@ -409,6 +410,14 @@ def _product_columns(new: Inputs) -> list[Node]:
     wide = ew.cast(g, dtype=dtypes.float32)
     centred = ew.sub(ew.cast(y, dtype=dtypes.float32), spread(mean, y.shape))
     return [g, *(rd.sum(value, axes=(0,)) for value in (wide, ew.mul(wide, centred)))]
+
+
+def _product_moments(new: Inputs) -> list[Node]:
+    """A product with its bias, and the mean and deviations that a batch norm takes of it."""
+    x, w, bias = (new(*shape, dtype=dtypes.bfloat16) for shape in ((65536, 576), (576, 64), (64,)))
+    y = ew.add(contraction.matmul(x, w), spread(bias, (65536, 64)))
+    both = rd.welford(ew.cast(y, dtype=dtypes.float32), axes=(0,))
+    return [y, *(common.output(both, index=i) for i in (0, 1))]
 
 
 def _weight_product(new: Inputs, examples: int, rows: int, columns: int) -> Node:

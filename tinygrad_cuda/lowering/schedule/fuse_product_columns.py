@@ -1,10 +1,12 @@
-"""Which products sum their columns in their epilogue: the sums over a batch norm's gradient, a
-bias's gradient."""
+"""Which products reduce their columns in their epilogue: a batch norm's statistics of a
+convolution's result, the sums over its gradient, a bias's gradient."""
 
 from __future__ import annotations
 
 from math import prod
 
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import reduction
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import (
     SUMS,
     Part,
@@ -62,7 +64,7 @@ def _taken(schedule: Schedule, product: Kernel) -> list[Part]:
 
 def _fits(product: Kernel, columns: Kernel, earlier: set[Kernel]) -> bool:
     """Whether all that the columns are made of is at hand in the epilogue, or cheap to load."""
-    if not all(row_of(node).cuda.is_number for node in columns.anchors):
+    if not all(_is_carried(node) for node in columns.anchors):
         return False
     if product.update or columns.update or not earlier.issuperset({*columns.before} - {product}):
         return False
@@ -81,6 +83,11 @@ def _bytes_saved(columns: Kernel, parts: list[Part]) -> int:
     left = wide_reads(rest) if rest else []
     gone = set(wide_reads(columns)).difference(left)
     return sum(prod(node.shape) * node.dtype.itemsize for node in gone)
+
+
+def _is_carried(node: Node) -> bool:
+    """Whether the running value is a number, or those of a mean and its deviations."""
+    return row_of(node).cuda.is_number or node.op is reduction.welford
 
 
 def _has_room(product: Kernel, parts: list[Part]) -> bool:

@@ -1,10 +1,15 @@
-"""Columns that a product's epilogue reduces: the sums over a batch norm's gradient, a bias's.
+"""Columns that a product's epilogue reduces: batch norm's statistics of a convolution's result, the
+sums over its gradient, a bias's gradient.
 
 The outputs of a warpgroup pass through its registers anyway. A thread keeps running values of its
 few columns over the rows that it stores; lanes and then warps with the same columns join theirs, in
 their order. Each warpgroup leaves one partial value of each column for all rows of its tile, and a
 second stage joins these as it does those of row kernels. So a whole pass over the outputs is saved.
 The values are those that memory has: each of a half type is rounded before it is reduced.
+
+By count the training step `resnet_bf16` of the benchmarks reads 1,153 MiB instead of 1,478 so, with
+70 kernels instead of 84, and `resnet18_bf16` 2,977 MiB instead of 3,809 with 181 instead of 216.
+Partial values are 8 and 20 MiB. Not yet measured.
 """
 
 from __future__ import annotations
