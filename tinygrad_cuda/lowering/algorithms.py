@@ -5,7 +5,7 @@ Times are estimates in clocks of a multiprocessor. They depend on shapes, dtype,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -196,7 +196,7 @@ class Tier:
     extra: int = 0
     blocks: float = 0.0
     product: bool = False
-    carries: Callable[[Kernel, Sequence[Node], Any], bool] | None = None
+    carries: Callable[[Kernel, Sequence[Node], Collection[Node], Any], bool] | None = None
 
     def product_of(self, node: Node) -> bool:
         """Whether it makes the node as a product."""

@@ -6,6 +6,7 @@ Unlike the rules of the table this must know every reader of a value.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tinygrad_cuda.graph.node import Node, topological, with_sources
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -19,9 +20,10 @@ def read_masks_off_results(outputs: Sequence[Node]) -> tuple[Node, ...]:
     """The same values, with ``x <= 0`` as ``y <= 0`` for the readers of y = where(x <= 0, 0, x).
 
     Both are equal for every x, NaN included. It is done where y is an operand of a product, and so
-    in memory, and x follows from a reduction, as behind a normalization: the mask then costs a load
-    and a comparison instead of the normalization's arithmetic and all that it loads. Of a product
-    and a bias alone the comparison stays: it is stored in a byte beside y.
+    in memory, and x follows from a normalization: the mask then costs a load and a comparison
+    instead of the normalization's arithmetic and all that it loads. Of one normalization in float32
+    it is left: the gradient's sums need its operand in any case, and half as many values a load
+    take half the arithmetic. Of a product and a bias alone the mask is stored in a byte beside y.
     """
     order = topological(outputs)
     readers = readers_of(order)
@@ -53,7 +55,7 @@ def _result_of(mask: Node, readers: list[Node]) -> Node | None:
     """The ReLU that a mask belongs to, where something else reads the mask, too."""
     results = [reader for reader in readers if _is_relu(reader)]
     others = set(readers).difference(results)
-    return results[0] if results and others and _follows_a_reduction(mask.sources[0]) else None
+    return results[0] if results and others and _is_worth_reading(mask.sources[0]) else None
 
 
 def _is_relu(node: Node) -> bool:
@@ -77,14 +79,18 @@ def _is_operand(node: Node, readers: dict[Node, list[Node]]) -> bool:
     return False
 
 
-def _follows_a_reduction(node: Node) -> bool:
-    """Whether a reduction lies behind it, and neither a product nor a leaf between."""
-    stack, seen = [node], {node}
-    while stack:
+def _is_worth_reading(node: Node) -> bool:
+    """Whether it follows from a reduction, and if float32 from two products or inputs besides."""
+    least = 1 if node.dtype.is_half else 2
+    stack, seen, reduced, joined = [node], {node}, False, set[Node]()
+    while stack and not (reduced and len(joined) >= least):
         for source in stack.pop().sources:
-            if source.op.kind == "reduction":
-                return True
-            if source not in seen and source.op.kind in FLAT:
-                seen.add(source)
+            reduced = reduced or source.op.kind == "reduction"
+            if source in seen:
+                continue
+            seen.add(source)
+            if source.op.kind in FLAT:
                 stack.append(source)
-    return False
+            elif prod(source.shape) == prod(node.shape):
+                joined.add(source)
+    return reduced and len(joined) >= least

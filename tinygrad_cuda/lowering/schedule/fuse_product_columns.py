@@ -19,6 +19,7 @@ from tinygrad_cuda.lowering.schedule.fuse_column_sums import (
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.schedule.operands import operands, reaches
 from tinygrad_cuda.lowering.schedule.resources import row_of
+from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of
 
 # Bytes that are not read again at least: fewer are in the cache still, and a launch takes longer
 # than they do. The second stage is a launch too.
@@ -57,7 +58,8 @@ def _taken(schedule: Schedule, product: Kernel) -> list[Part]:
         for part in parts_of(columns):
             if _fits(product, part.own, earlier) and _has_room(product, [*taken, *own, part]):
                 own.append(part)
-        if own and _bytes_saved(columns, own) >= WORTH:
+        anew = {node for part in own for node in _read_anew(product, part.own)}
+        if own and _bytes_saved(columns, own) - sum(map(nbytes_of, anew)) >= WORTH:
             taken += own
     return taken
 
@@ -70,11 +72,14 @@ def _fits(product: Kernel, columns: Kernel, earlier: set[Kernel]) -> bool:
         return False
     if any(not columns.is_line(node) for node in columns.stores):
         return False  # it stores its elements too
-    if not {*product.reads, *product.stores}.issuperset(wide_reads(columns)):
-        return False
     at_hand = {*product.nodes, *columns.reads}
     met = operands((node.sources[0] for node in columns.anchors), at_hand)
     return not reaches(met.besides(()), product.nodes, product.reads)
+
+
+def _read_anew(product: Kernel, columns: Kernel) -> set[Node]:
+    """Values of the product's size that its epilogue would read for the columns alone."""
+    return set(wide_reads(columns)).difference(product.reads, product.stores)
 
 
 def _bytes_saved(columns: Kernel, parts: list[Part]) -> int:
@@ -82,7 +87,7 @@ def _bytes_saved(columns: Kernel, parts: list[Part]) -> int:
     (rest,) = rests_of(parts).values()
     left = wide_reads(rest) if rest else []
     gone = set(wide_reads(columns)).difference(left)
-    return sum(prod(node.shape) * node.dtype.itemsize for node in gone)
+    return sum(map(nbytes_of, gone))
 
 
 def _is_carried(node: Node) -> bool:
@@ -91,13 +96,13 @@ def _is_carried(node: Node) -> bool:
 
 
 def _has_room(product: Kernel, parts: list[Part]) -> bool:
-    """Whether the epilogue's threads have registers for so many running values."""
+    """Whether the epilogue's threads have registers for so many running values and operands."""
     anchors = [node for part in parts for node in part.own.anchors]
     if len(anchors) > SUMS:
         return False
-    choice = product.choice
+    choice, anew = product.choice, {n for part in parts for n in _read_anew(product, part.own)}
     assert choice is not None and choice.carries is not None
-    return choice.carries(product, anchors, choice.cut)
+    return choice.carries(product, anchors, anew, choice.cut)
 
 
 __all__ = ["fuse_product_columns"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -119,7 +119,7 @@ class Choice(NamedTuple):
     stages: Callable[[Kernel, Any], list[Any]] | None
     reason: str
     copies: bool = False
-    carries: Callable[[Kernel, Sequence[Node], Any], bool] | None = None
+    carries: Callable[[Kernel, Sequence[Node], Collection[Node], Any], bool] | None = None
 
 
 NO_CHOICES: Mapping[Node, Choice] = {}

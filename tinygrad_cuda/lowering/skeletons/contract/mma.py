@@ -4,7 +4,7 @@ loads and epilogues as `contract`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -63,6 +63,10 @@ DECLARED = re.compile(r"[\w<>, *]+?(\w+)(?:\[\d+\])?(?: = |;)")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 AHEAD = 256  # bytes of registers of a thread for loads that are made ahead
 AHEAD_OF_COLUMNS = 128  # the same, beside running values of columns
+# Values of the outputs' size that an epilogue with columns reads at most if it reads one of them
+# for the columns alone. Loads of three are not made ahead: with bfloat16 99 us and 84 on an H200
+# where the product and a kernel for its columns take 63; with two 49 for 61.
+COLUMN_READS = 2
 STRIP = 16  # bytes of an output strip: what a thread stores at once
 
 
@@ -117,15 +121,37 @@ class MatrixContraction(TiledContraction[Any]):
             self.columns = EpilogueColumns(columns, cut.tile, self.tiles_m, self.n, lanes)
 
 
-def carries_columns(product: Kernel, reductions: Sequence[Node], cut: ProductCut[Any]) -> bool:
-    """Whether the epilogue of a product on wgmma has room for reductions of its columns."""
+def carries_columns(
+    product: Kernel, reductions: Sequence[Node], anew: Collection[Node], cut: ProductCut[Any]
+) -> bool:
+    """Whether the epilogue of a product on wgmma has room for reductions of its columns.
+
+    Args:
+        product: its kernel.
+        reductions: of its columns.
+        anew: values of its size that the epilogue would read for them alone.
+        cut: of the product.
+    """
     problem = MatrixContraction(product, cut)
     columns = stored_columns(problem.node)
     if any(prod(node.shape) != columns for node in reductions):
         return False
     if problem.slices > 1 or cut.shares or cut.cluster:
         return False
+    if anew and len({*_epilogue_reads(problem), *anew}) > COLUMN_READS:
+        return False
     return _column_lanes(problem, reductions) > 0
+
+
+def _epilogue_reads(problem: MatrixContraction) -> set[Node]:
+    """Values with more elements than a row of outputs that are no operands of the product."""
+    reads = {node for node in problem.kernel.reads if prod(node.shape) > problem.n}
+    stack, seen = [problem.a, problem.b], {problem.a, problem.b}
+    while stack:
+        if (top := stack.pop()) not in reads:
+            stack += [source for source in top.sources if source not in seen]
+            seen.update(top.sources)
+    return reads - seen
 
 
 def _column_lanes(problem: MatrixContraction, reductions: Sequence[Node]) -> int:
