@@ -28,13 +28,15 @@ class detect_nan:
 
     With `every` or `sample` it may stay on while training: entered once a step, it looks at some
     steps and leaves the others as they are. A parameter that is not finite already when a
-    step is looked at raises, too, since that step came too late.
+    step is looked at raises, too, since that step came too late. With `sample` a step that is
+    looked at runs the plan that it always runs, of which each value is checked first; the error
+    comes where the values are computed, and values that nobody asks for are not.
 
     Args:
         function: the one to decorate, without ().
         every: look at one of so many entries, the first one included.
-        sample: look as often as the time for it stays below this share of the time since the
-            first entry; 0.05 costs 5 % at most, once the first look has been made up for.
+        sample: look at the first entry, and then as often as looks take less than this share of
+            all time inside the block; 0.02 costs 2 % at most, once the first has been made up for.
         repro: a folder into which the operands of the op (``OP.npz``) and a script of ten lines
             that computes it again (``OP.py``) are written.
 
@@ -69,22 +71,25 @@ class detect_nan:
         sample: float | None = None,
         repro: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._blocks: list[_Entered] = []
+        self._blocks: list[_Entered | float] = []
         self._schedule = _Schedule(every, sample)
         self._repro = None if repro is None else os.fspath(repro)
 
     def __enter__(self) -> None:
+        schedule = self._schedule
+        start = time.perf_counter()
+        if not schedule.begins():
+            self._blocks.append(start)
+            return
         now = modes.now
         before = now.finite, now.unchecked, now.repro
         stack = ExitStack()
-        looked = self._schedule.begins()
-        self._blocks.append(_Entered(stack, before, looked))
-        if not looked:
-            return
+        self._blocks.append(_Entered(stack, before, start, now.judging))
         # What was recorded before is none of this block's business.
         realize_all()
-        stack.enter_context(settings.override(eager=True))
-        now.finite, now.unchecked, now.repro = True, self._schedule.left_out, self._repro
+        if schedule.sample is None:
+            stack.enter_context(settings.override(eager=True))
+        now.finite, now.unchecked, now.repro = True, schedule.left_out, self._repro
 
     def __exit__(
         self,
@@ -93,7 +98,8 @@ class detect_nan:
         trace: TracebackType | None,
     ) -> None:
         block = self._blocks.pop()
-        if not block.looked:
+        if isinstance(block, float):
+            self._schedule.passed(time.perf_counter() - block)
             return
         now = modes.now
         with block.stack:
@@ -102,7 +108,7 @@ class detect_nan:
                     realize_all()
             finally:
                 now.finite, now.unchecked, now.repro = block.before
-        self._schedule.ends()
+        self._schedule.looked(time.perf_counter() - block.start, now.judging - block.judging)
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
@@ -114,11 +120,19 @@ class detect_nan:
 
 
 class _Entered(NamedTuple):
-    """A `with` block that was entered: what was on before, and whether it is looked at."""
+    """A `with` block that is looked at.
+
+    Attributes:
+        stack: what is left at its end.
+        before: what was on before.
+        start: when it was entered, in seconds.
+        judging: the seconds that this thread had spent on checks by then.
+    """
 
     stack: ExitStack
     before: tuple[bool, int, str | None]
-    looked: bool
+    start: float
+    judging: float
 
 
 class _Schedule:
@@ -141,31 +155,46 @@ class _Schedule:
         self.every, self.sample = every, sample
         self.left_out = 0
         self._entries = 0
-        self._first = self._start = self._spent = self._last = 0.0
+        # Seconds inside the block, and when there is room for the next look.
+        self._inside = self._due = 0.0
+        self._spent = self._last = 0.0
+        self._recovers = False
 
     def begins(self) -> bool:
         """Whether the entry that begins now is looked at."""
-        self._entries += 1
         if self.every is not None:
-            looked = (self._entries - 1) % self.every == 0
-        elif self.sample is not None:
-            self._start = time.perf_counter()
-            if self._entries == 1:
-                self._first = self._start
-            allowed = self.sample * (self._start - self._first)
-            looked = self._entries == 1 or self._spent + self._last <= allowed
+            looked = self._entries % self.every == 0
+            self._entries += 1
         else:
-            looked = True
+            looked = self.sample is None or self._inside >= self._due
         if not looked:
             self.left_out += 1
         return looked
 
-    def ends(self) -> None:
-        """An entry that was looked at has ended."""
+    def passed(self, seconds: float) -> None:
+        """An entry that was not looked at has ended, and took some seconds."""
+        self._inside += seconds
+        if self._recovers:
+            # It has waited for the device, or found its plan anew, on account of the look.
+            self._recovers = False
+            self._charge(seconds)
+
+    def looked(self, seconds: float, judging: float) -> None:
+        """An entry that was looked at has ended: its seconds, and those of the checks alone."""
         self.left_out = 0
-        if self.sample is not None:
-            self._last = time.perf_counter() - self._start
-            self._spent += self._last
+        if self.sample is None:
+            return
+        # Of the first the checks alone: it compiles what every step needs.
+        first = not self._spent
+        self._last = judging if first and judging else seconds
+        self._inside += seconds
+        self._recovers = not first
+        self._charge(self._last)
+
+    def _charge(self, seconds: float) -> None:
+        """Adds to what looks have cost; the next, of the last one's size, has to fit as well."""
+        self._spent += seconds
+        self._due = (self._spent + self._last) / self.sample if self.sample else 0.0
 
 
 def set_detect_nan(mode: bool) -> None:

@@ -5,6 +5,7 @@ What is about to run is interpreted first, node by node with the NumPy reference
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,14 @@ def check_finite(device: Device, trace: Trace, storages: Sequence[Any]) -> None:
     Raises:
         NonFiniteError: names the first op whose sources are finite and whose result is not.
     """
+    start = time.perf_counter()
+    try:
+        _judge(device, trace, storages)
+    finally:
+        mode.now.judging += time.perf_counter() - start
+
+
+def _judge(device: Device, trace: Trace, storages: Sequence[Any]) -> None:
     program = trace.program(device, list(range(len(trace.owners))), {}, set())
     backend = registry.get(device)
     values: dict[Node, Any] = {}

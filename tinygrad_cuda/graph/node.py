@@ -38,9 +38,10 @@ class Mode:
         finite: whether every value is looked at, to find what is not finite.
         unchecked: how many steps were not looked at before this one, by a sampled `detect_nan`.
         repro: the folder for the operands of an op that makes such a value, or None.
+        judging: the seconds that looking has taken in this thread.
     """
 
-    __slots__ = ("gradients", "site", "finite", "unchecked", "repro")
+    __slots__ = ("gradients", "site", "finite", "unchecked", "repro", "judging")
 
     def __init__(self) -> None:
         self.gradients = True
@@ -48,6 +49,7 @@ class Mode:
         self.finite = False
         self.unchecked = 0
         self.repro: str | None = None
+        self.judging = 0.0
 
 
 class _Thread(threading.local):

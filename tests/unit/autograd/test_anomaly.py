@@ -18,6 +18,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.autograd import anomaly
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.engine import realize
 from tinygrad_cuda.graph.node import mode as modes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -425,6 +426,107 @@ def test_a_share_of_the_time_bounds_the_looks(monkeypatch: pytest.MonkeyPatch) -
     spent = 11 * len(looks)
     assert len(looks) >= 3
     assert spent <= 0.05 * clock[0] + 1
+
+
+def looks_at(monkeypatch: pytest.MonkeyPatch, step: Callable[[int], None], steps: int) -> list[int]:
+    """The entries looked at when each takes a second, and a look as long: a fifth of them."""
+    clock = [0.0]
+    monkeypatch.setattr(anomaly.time, "perf_counter", lambda: clock[0])
+    watch = tc.detect_nan(sample=0.4)
+    looks = []
+    for number in range(steps):
+        with watch:
+            if modes.now.finite:
+                looks.append(number)
+            step(number)
+            clock[0] += 1.0
+    return looks
+
+
+def test_a_step_after_a_look_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten seconds four: two looks, and the steps that find the device's queue empty."""
+    looks = looks_at(monkeypatch, lambda number: None, 60)
+    assert looks[0] == 0
+    assert len(looks) == 12
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_look_runs_the_plan_of_every_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No op is launched by itself, nothing is compiled for it, and the values are the same."""
+    runs: list[tuple[int, int]] = []
+    number = [0]
+    found = realize.cache.find
+
+    def find(*arguments: Any) -> Any:
+        result = found(*arguments)
+        runs.append((number[0], id(result[0])))
+        return result
+
+    monkeypatch.setattr(realize.cache, "find", find)
+    monkeypatch.setattr(realize, "run_cached_plan", realize.trace_always)
+    weights = {name: leaf([0.5, 2.0], device) for name in ("watched", "plain")}
+
+    def step(weight: Any) -> None:
+        (weight.exp() * weight).sum().backward()
+        with tc.no_grad():
+            weight -= 0.01 * weight.grad
+        weight.grad = None
+        tc.realize(weight)
+
+    def watched(turn: int) -> None:
+        number[0] = turn
+        step(weights["watched"])
+
+    looks = looks_at(monkeypatch, watched, 12)
+    assert looks[:2] == [0, 5]
+    plans = {turn: [plan for step, plan in runs if step == turn] for turn in range(12)}
+    assert all(plans[turn] == plans[1] for turn in range(2, 12))
+    for _ in range(12):
+        step(weights["plain"])
+    assert weights["watched"].tolist() == weights["plain"].tolist()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("planted", "text"), [(5, r"^\[sqrt\] its gradient"), (6, "was not finite before this step")]
+)
+def test_a_share_finds_what_was_planted(
+    device: str, compiled: bool, planted: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a look the op and its line, forward and backward; between looks the next one says so."""
+    weight = leaf([0.5, 2.0], device)
+    data = tc.tensor([1.0, 1.0], device=device)
+
+    def step(x: Any) -> None:
+        root = (weight * x).sqrt()
+        tc.where(weight * x > 0, root, 0.0).sum().backward()
+        with tc.no_grad():
+            weight.copy_(weight - 0.01 * weight.grad)
+        weight.grad = None
+
+    run = tc.compile(step) if compiled else step
+    zero = data * 0
+    reached: list[int] = []
+
+    def turn(number: int) -> None:
+        reached.append(number)
+        run(zero if number == planted else data)
+        tc.realize(weight)
+
+    with pytest.raises(tc.NonFiniteError, match=text) as error:
+        looks_at(monkeypatch, turn, 40)
+    if planted == 5:
+        assert "root = (weight * x).sqrt()" in str(error.value)
+    assert planted <= reached[-1] <= 10
+
+
+def test_a_share_leaves_values_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not computed in any step; what is alive at the end of the block is."""
+    looks_at(monkeypatch, lambda number: (leaf([-1.0]).log(), None)[1], 3)
+    alive = []
+    with pytest.raises(tc.NonFiniteError, match=r"^\[log\] made nan"):
+        looks_at(monkeypatch, lambda number: alive.append(leaf([-1.0]).log()), 3)
 
 
 def test_schedules_that_make_no_sense() -> None:
