@@ -230,10 +230,10 @@ def _propagate(
         first = node.attributes["results"]
         gs = g if isinstance(g, list) else [g]
         results = common.function_of(node)(*gs)
-        for source, part in zip(sources[first:], results, strict=True):
+        for number, (source, part) in enumerate(zip(sources[first:], results, strict=True)):
             if part is not None and source in needed:
                 if check is not None and check.named(node):
-                    part = _checked(check, node, gs, part)
+                    part = _checked(check, node, gs, part, number)
                 _accumulate(cotangents, source, part)
         return
     if isinstance(op.gradient, str):
@@ -246,22 +246,22 @@ def _propagate(
             hint="detach() its input if no gradient should pass",
         )
     rules = op.gradient if isinstance(op.gradient, tuple) else (op.gradient,) * len(sources)
-    for source, rule in zip(sources, rules, strict=True):
+    for number, (source, rule) in enumerate(zip(sources, rules, strict=True)):
         if rule is None or source not in needed:
             continue
         part = rule(tuple(g) if isinstance(g, list) else g, node, *sources, **node.attributes)
         if part is not None:
             if check is not None:
-                part = _checked(check, node, g if isinstance(g, list) else (g,), part)
+                part = _checked(check, node, g if isinstance(g, list) else (g,), part, number)
             _accumulate(cotangents, source, part)
 
 
-def _checked(check: Check, node: Node, gs: Iterable[Any], part: Node) -> Node:
-    """What the rule of a node has made of the cotangents, and all that it depends on."""
-    check.read(node, gs, part)
-    for behind in check.behind(node):
+def _checked(check: Check, node: Node, gs: Iterable[Any], part: Node, operand: int) -> Node:
+    """What the rule of a node has made for an operand, and all that it depends on."""
+    check.read(node, gs, part, operand)
+    for behind in check.behind(node, operand):
         part = common.with_second_history(part, behind)
-        check.belongs(part, node)
+        check.belongs(part, node, operand)
     return part
 
 

@@ -4,14 +4,15 @@ A row names parameters and results, or is a function of the arguments that gives
 Tensors themselves, or None where the functions inside save for themselves. ``a:b`` saves the
 Tensors of parameter ``a`` where one of ``b`` requires grad, ``a:b|c`` where one of ``b`` or ``c``
 does; ``a!`` is saved for the first gradient alone, ``result!`` too. ``result`` stands for floating
-results, ``integers`` for the others; ``result-2`` is the last but one. What a function computes in
-between, nobody else can write.
+results, ``integers`` for the others; ``result-2`` is the last but one; ``result?1`` is saved again
+by the gradient of the second operand alone. What a function computes in between, nobody else can
+write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph import saved_products as products
@@ -29,14 +30,33 @@ def tensors_in(value: Any) -> Iterator[Any]:
             yield from tensors_in(part)
 
 
+class SavedResult(NamedTuple):
+    """Results that a function saves.
+
+    Attributes:
+        kind: ``result`` or ``integers``.
+        number: 0 for all of the kind, -1 for the last one.
+        again: whether a gradient may save them again.
+        operand: whose gradient alone does; None for any.
+    """
+
+    kind: str
+    number: int
+    again: bool
+    operand: int | None
+
+    def again_by(self, operand: int | None) -> bool:
+        """Whether the gradient of this operand may save them again."""
+        return self.again and self.operand in (None, operand)
+
+
 def saved_by(
     name: str, arguments: Arguments
-) -> tuple[list[tuple[Any, bool, bool]], list[tuple[str, int, bool]]]:
+) -> tuple[list[tuple[Any, bool, bool]], list[SavedResult]]:
     """The Tensors among the arguments that a function saves, and which results.
 
     The former with whether they are the first argument, and whether its gradient may save them
-    again; the latter as kinds with a number, 0 for all of the kind, -1 for the last one, and also
-    with whether they may be saved again.
+    again.
 
     Args:
         name: a key of `SAVED`.
@@ -47,15 +67,17 @@ def saved_by(
     tokens: list[Any] = chosen.split() if isinstance(chosen, str) else chosen or []
     first = next(iter(arguments), "")
     saved: list[tuple[Any, bool, bool]] = []
-    results: list[tuple[str, int, bool]] = []
+    results: list[SavedResult] = []
     for token in tokens:
         if not isinstance(token, str):
             saved.append((token, False, True))
             continue
         again = not token.endswith("!")
-        kind, _, number = token.rstrip("!").partition("-")
+        text, _, operand = token.rstrip("!").partition("?")
+        kind, _, number = text.partition("-")
         if kind in RESULTS:
-            results.append((kind, -int(number or 0), again))
+            whose = int(operand) if operand else None
+            results.append(SavedResult(kind, -int(number or 0), again, whose))
         else:
             own = token.partition(":")[0] in (first, "input")
             tensors = _chosen(token.rstrip("!"), arguments)
@@ -86,13 +108,13 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _power(a: Arguments) -> str:
-    """The gradient by the exponent alone is a multiple of the power, which it saves again."""
+    """The gradient by the exponent is a multiple of the power, which that alone saves again."""
     exponent: Any = a.get("exponent")
     if not _is_tensor(exponent):
         return "input"
     if not exponent.requires_grad:
         return "input exponent result!"
-    return "input exponent result" if _is_tensor(a.get("input")) else "exponent result"
+    return "input exponent result?1" if _is_tensor(a.get("input")) else "exponent result"
 
 
 def _double_power(a: Arguments) -> str:
@@ -100,7 +122,7 @@ def _double_power(a: Arguments) -> str:
     first = next(iter(a))
     named = {"input": a[first], "exponent": a.get("exponent"), "result": None}
     copies = [n for n, x in named.items() if _is_tensor(x) and x.dtype.itemsize != 8]
-    return " ".join(name for name in _power(a).split() if name.rstrip("!") not in copies)
+    return " ".join(name for name in _power(a).split() if name.rstrip("!?1") not in copies)
 
 
 def _quotient(a: Arguments) -> str:

@@ -25,6 +25,7 @@ from tinygrad_cuda.graph.saved import (
     STEPPED,
     UNCOUNTED,
     Arguments,
+    SavedResult,
     saved_by,
     tensors_in,
 )
@@ -64,24 +65,27 @@ class VersionUnit:
             whether its gradient may save them again.
         results: which results it would save, see `saved_by`.
         origin: of what a gradient does, the call that it is the gradient of.
+        operand: and by which operand, where that matters.
     """
 
     __slots__ = (
-        "name", "saved", "results", "origin", "_gradient", "_made", "_last", "_behind", "_given",
-        "__weakref__",
+        "name", "saved", "results", "origin", "operand", "_gradients", "_made", "_last", "_behind",
+        "_given", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, name: str | None, arguments: Arguments) -> None:
         self.name = name
         self.origin: VersionUnit | None = None
-        self._gradient: VersionUnit | None = None
+        self.operand: int | None = None
+        self._gradients: dict[int | None, VersionUnit] = {}
         self.saved: list[tuple[Version, bool, bool]] = []
-        self.results: list[tuple[str, int, bool]] = []
+        self.results: list[SavedResult] = []
         self._made: dict[str, list[Version]] = {"result": [], "integers": []}
         # The last value that was made, which the call gives.
         self._last: ref[Node] | None = None
-        # What is saved and requires grad, as nodes, and of the results those that were made.
-        self._behind: list[ref[Node]] = []
+        # What is saved and requires grad, as nodes, and of the results those that were made; with
+        # the operand whose gradient alone saves them again.
+        self._behind: list[tuple[ref[Node], int | None]] = []
         # Values of arguments: a view's is recorded by whoever reads it first.
         self._given: list[ref[Node]] = []
         if name is not None:
@@ -96,16 +100,18 @@ class VersionUnit:
         for tensor, copied, again in tensors:
             self.saved.append((version_of(tensor), copied, again))
             if tensor.requires_grad:
-                self._behind.append(ref(tensor.node))
+                self._behind.append((ref(tensor.node), None))
 
-    def gradient(self) -> VersionUnit:
-        """What the gradient of this call does."""
+    def gradient(self, operand: int | None) -> VersionUnit:
+        """What the gradient of this call by an operand does."""
         if self.origin is not None:
             return self
-        if self._gradient is None:
-            self._gradient = VersionUnit(None, {})
-            self._gradient.origin = self
-        return self._gradient
+        if all(result.operand is None for result in self.results):
+            operand = None
+        if operand not in self._gradients:
+            made = self._gradients[operand] = VersionUnit(None, {})
+            made.origin, made.operand = self, operand
+        return self._gradients[operand]
 
     def was_given(self, node: Node) -> bool:
         """Whether a value is that of an argument, which the call has not made."""
@@ -121,34 +127,38 @@ class VersionUnit:
         if self.results:
             kind = "result" if node.outputs[0][1].is_floating else "integers"
             self._made[kind].append(versions.current(holder))
-            if node.requires_grad and any(kind == name and more for name, _, more in self.results):
-                self._behind.append(ref(node))
+            again = [r.operand for r in self.results if r.kind == kind and r.again]
+            if node.requires_grad and again:
+                self._behind.append((ref(node), None if None in again else again[0]))
 
-    def behind(self) -> list[Node]:
-        """What is saved and requires grad, as far as a history still refers to it."""
-        return [node for reference in self._behind if (node := reference()) is not None]
+    def behind(self, operand: int) -> list[Node]:
+        """What a gradient by an operand saves again, as far as a history still refers to it."""
+        own = [reference for reference, whose in self._behind if whose in (None, operand)]
+        return [node for reference in own if (node := reference()) is not None]
 
-    def write(self, again: bool = False) -> Write | None:
+    def write(self, again: bool = False, operand: int | None = None) -> Write | None:
         """A write to what PyTorch would have saved, if there was one.
 
         Args:
             again: to what its gradient would have saved again.
+            operand: by which that gradient is.
         """
         if self.origin is not None:
-            return self.origin.write(True) if self.origin.name in SAVED_AGAIN else None
+            known = self.origin.name in SAVED_AGAIN
+            return self.origin.write(True, self.operand) if known else None
         for version, copied, more in self.saved:
             if again and not more:
                 continue
             if version.write is not None and not (copied and version.write.unit is self):
                 return version.write
-        return self.write_to_result(again)
+        return self.write_to_result(again, operand)
 
-    def write_to_result(self, again: bool = False) -> Write | None:
+    def write_to_result(self, again: bool = False, operand: int | None = None) -> Write | None:
         """As `write`, of the results alone."""
-        for kind, number, more in self.results:
-            if again and not more:
+        for result in self.results:
+            if again and not result.again_by(operand):
                 continue
-            made = self._made[kind]
+            made, number = self._made[result.kind], result.number
             for version in made[number : number + 1 or None] if number else made:
                 if version.write is not None and version.write.unit is not self:
                     return version.write
@@ -327,8 +337,8 @@ class Check:
             if write is not None:
                 raise _written(write, node)
 
-    def read(self, node: Node, gs: Iterable[Any], part: Node) -> None:
-        """The rule of a node has made `part` of the cotangents `gs`.
+    def read(self, node: Node, gs: Iterable[Any], part: Node, operand: int) -> None:
+        """The rule of a node has made `part` of the cotangents `gs`, for one of its operands.
 
         Of a call that the table lacks, what the rule has read is what was saved. A gradient of a
         gradient saves what it reads of that which the call has saved.
@@ -349,7 +359,7 @@ class Check:
                     self._demand(popped, node, unit)
             else:
                 if unit is not None and (unit.name or unit.origin):
-                    versions.belongs(popped, unit.gradient())
+                    versions.belongs(popped, unit.gradient(operand))
                 stack += popped.sources
 
     def named(self, node: Node) -> bool:
@@ -357,17 +367,17 @@ class Check:
         unit = self.unit(node)
         return unit is not None and (unit.name is not None or unit.origin is not None)
 
-    def behind(self, node: Node) -> list[Node]:
+    def behind(self, node: Node, operand: int) -> list[Node]:
         """What a gradient depends on, beside its cotangents: on all that the call has saved."""
         unit = self.unit(node)
         again = mode.now.gradients and unit is not None and unit.name in SAVED_AGAIN
-        return unit.behind() if unit is not None and again else []
+        return unit.behind(operand) if unit is not None and again else []
 
-    def belongs(self, part: Node, node: Node) -> None:
+    def belongs(self, part: Node, node: Node, operand: int) -> None:
         """Part of the gradient of a node, with all that it depends on."""
         unit = self.unit(node)
         if unit is not None:
-            versions.belongs(part, unit.gradient())
+            versions.belongs(part, unit.gradient(operand))
 
     def _demand(self, value: Node, node: Node, unit: VersionUnit | None) -> None:
         """Raises if a value, or one that a user can write and that it was made of, is another."""

@@ -506,6 +506,24 @@ def _second_of_a_power(lib: Any, h: Any, w: Any) -> Any:
     return y.sum().backward()
 
 
+def _second_of_a_base(lib: Any, h: Any, w: Any) -> Any:
+    """The same where both operands require grad: only the exponent's gradient saves the result."""
+    y = h**w
+    by_base, by_exponent = lib.autograd.grad(y.sum(), [h, w], create_graph=True, retain_graph=True)
+    y.sin_()
+    by_base.sum().backward(retain_graph=True)
+    return by_exponent.sum().backward()
+
+
+def _second_of_a_double_base(lib: Any, h: Any, w: Any) -> Any:
+    """Of float64 operands it saves these, and asked for the base alone no result."""
+    y = lib.float_power(h, w)
+    (found,) = lib.autograd.grad(y.sum(), h, create_graph=True, retain_graph=True)
+    y.sin_()
+    found.sum().backward(retain_graph=True)
+    return y.sum().backward()
+
+
 def _second_of_a_sum_of_powers(lib: Any, h: Any, w: Any) -> Any:
     """Its slope is made of steps on the way, which our second gradient passes in a half type."""
     half = h.to(lib.bfloat16)
@@ -522,6 +540,8 @@ def _second_of_a_sum_of_powers(lib: Any, h: Any, w: Any) -> Any:
         (_second_of_a_sum_of_powers, 1),
         (_second_of_a_part, 1),
         (_second_of_a_power, 1),
+        (_second_of_a_base, 1),
+        (_second_of_a_double_base, 1),
         (_first_of_all, 0),
         (_written_through_detach, 1),
         (_view_that_a_write_read, 1),
