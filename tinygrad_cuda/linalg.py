@@ -306,7 +306,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseInfo:
     """`inv` with an int32 for each matrix instead of an error.
 
     Args:
-        A: (..., n, n) of float32 or float64.
+        A: (..., n, n)
         check_errors: raise, as `inv` does.
 
     Returns:
@@ -339,7 +339,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     """`cholesky` with an int32 for each matrix instead of an error.
 
     Args:
-        A: (..., n, n) of float32 or float64.
+        A: (..., n, n)
         upper: as of `cholesky`.
         check_errors: raise, as `cholesky` does.
 
@@ -361,7 +361,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     one = eye(A.shape[-1], dtype=A.dtype, device=A.device)
     factor = cholesky(where(wrong, one, A), upper=upper)
     begun = wrap(buffer_node(_begun_factors(A.array(), orders), A.device))
-    return CholeskyInfo(where(wrong, begun.mT if upper else begun, factor), info)
+    return CholeskyInfo(where(wrong, begun.mH if upper else begun, factor), info)
 
 
 def _begun_factors(
@@ -373,7 +373,7 @@ def _begun_factors(
         known, matrix = max(0, orders[place] - 1), matrices[place]
         first = np.linalg.cholesky(matrix[:known, :known])
         found[place][:known, :known] = first
-        found[place][known:, :known] = np.linalg.solve(first, matrix[known:, :known].T).T
+        found[place][known:, :known] = np.linalg.solve(first.conj(), matrix[known:, :known].T).T
     return found
 
 

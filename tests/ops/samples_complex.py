@@ -28,6 +28,7 @@ OF_ONE: dict[Op, Formula] = {
     ew.real: lambda z: z.real, ew.imag: lambda z: z.imag,
     ew.modulus: lambda z: np.hypot(z.real, z.imag), ew.expm1: lambda z: np.exp(z) - 1,
     ew.log1p: lambda z: np.log(1 + z), ew.log2: lambda z: np.log(z) / 0.6931471805599453,
+    ew.sigmoid: lambda z: 1 / (1 + np.exp(-z)),
     ew.rsqrt: lambda z: 1 / np.sqrt(z), ew.tan: lambda z: np.sin(z) / np.cos(z),
     ew.asin: lambda z: -1j * np.log(1j * z + np.sqrt(1 - z * z)),
     ew.acos: lambda z: np.pi / 2 + 1j * np.log(1j * z + np.sqrt(1 - z * z)),

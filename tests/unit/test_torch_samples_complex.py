@@ -50,21 +50,25 @@ EXCEPTIONS: dict[str, str] = {
 _SUPPORTED = """
 __radd__ __rmatmul__ __rmul__ __rpow__ __rsub__ abs acos acosh add addcdiv addcmul addmm all
 allclose angle any as_strided asin asinh atan atanh baddbmm block_diag bmm cat cdouble cfloat
-cholesky chunk clone conj conj_physical cos cosh count_nonzero cumprod cumsum diag diagonal diff
-div.no_rounding_mode dot einsum eq equal exp expand expm1 fft.fft fft.fft2 fft.fftn fft.fftshift
-fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ifft2 fft.ifftn fft.ifftshift fft.irfft fft.irfft2
-fft.irfftn flip float_power gather gradient H imag index_add index_copy index_fill index_put
-index_select inner isclose isfinite isinf isnan isreal istft kron lerp linalg.cholesky
-linalg.cross linalg.det linalg.diagonal linalg.eigvalsh linalg.inv linalg.lstsq
-linalg.lstsq.grad_oriented linalg.matrix_power linalg.matrix_rank linalg.multi_dot linalg.norm
-linalg.pinv linalg.pinv.hermitian linalg.qr linalg.slogdet linalg.solve linalg.solve_triangular
-linalg.svd linalg.svdvals linalg.vander linalg.vecdot linalg.vector_norm log log10 log1p log2
-logical_and logical_not masked_fill masked_scatter masked_select matmul mean mH mm movedim mul mv
-narrow ne neg nn.functional.l1_loss nn.functional.linear nn.functional.normalize
-nn.functional.pad.constant nn.functional.pad.reflect nonzero ones_like outer permute pinverse pow
-prod qr ravel real reciprocal repeat reshape resolve_conj roll rsqrt rsub scatter scatter_add
-select sgn sin sinc sinh split sqrt square squeeze stack stft sub sum svd T take tan tanh tensordot
-tile to trace transpose trapezoid tril triu true_divide unbind unfold unsqueeze vdot view
+cholesky cholesky_inverse cholesky_solve chunk clone conj conj_physical corrcoef cos cosh
+count_nonzero cov cumprod cumsum diag diagonal diff div.no_rounding_mode dot einsum eq equal exp
+expand expm1 fft.fft fft.fft2 fft.fftn fft.fftshift fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ifft2
+fft.ifftn fft.ifftshift fft.irfft fft.irfft2 fft.irfftn flip float_power gather geqrf gradient H
+imag index_add index_copy index_fill index_put index_select inner isclose isfinite isinf isnan
+isreal istft kron lerp linalg.cholesky linalg.cholesky_ex linalg.cross linalg.det linalg.diagonal
+linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex linalg.ldl_factor
+linalg.ldl_factor_ex linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.lu
+linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve linalg.matrix_power linalg.matrix_rank
+linalg.multi_dot linalg.norm linalg.pinv linalg.pinv.hermitian linalg.qr linalg.slogdet linalg.solve
+linalg.solve_triangular linalg.svd linalg.svdvals linalg.vander linalg.vecdot linalg.vector_norm log
+log10 log1p log2 logdet logical_and logical_not lu lu_solve lu_unpack masked_fill masked_scatter
+masked_select matmul matrix_exp mean mH mm movedim mul mv narrow ne neg nn.functional.l1_loss
+nn.functional.linear nn.functional.normalize nn.functional.pad.constant nn.functional.pad.reflect
+nn.functional.silu nn.functional.silu.complex nonzero ones_like ormqr outer permute pinverse pow
+prod qr ravel real reciprocal repeat reshape resolve_conj roll rsqrt rsub scatter scatter_add select
+sgn sigmoid sin sinc sinh split sqrt square squeeze stack std std.unbiased std_mean
+std_mean.unbiased stft sub sum svd T take tan tanh tensordot tile to trace transpose trapezoid tril
+triu true_divide unbind unfold unsqueeze var var.unbiased var_mean var_mean.unbiased vdot view
 view_as_real where zeros_like
 """
 SUPPORTED = frozenset(_SUPPORTED.split())

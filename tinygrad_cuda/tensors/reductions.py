@@ -435,6 +435,11 @@ def _variance(
         )
     if correction is None:
         correction = 1 if unbiased is None or unbiased else 0
+    if input.dtype.is_complex:  # the mean of |x - mean|^2
+        real, imag = wrap(elementwise.real(input.node)), wrap(elementwise.imag(input.node))
+        variance, mean, axes = _moments(op, real, dim, correction)
+        other, turned, _ = _moments(op, imag, dim, correction)
+        return elementwise.add(variance, other), elementwise.complex_(mean, turned), axes
     return _moments(op, input, dim, correction)
 
 
@@ -448,7 +453,7 @@ def var(
     axis: Any = None,
     keepdims: bool = False,
 ) -> Tensor:
-    r"""The variance along `dim`, or of all elements: sum (x - mean)^2 / (n - correction).
+    r"""The variance along `dim`, or of all elements: sum |x - mean|^2 / (n - correction).
 
     Args:
         dim, keepdim, axis, keepdims: as for `sum`.

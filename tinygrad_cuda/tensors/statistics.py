@@ -158,9 +158,13 @@ def corrcoef(input: Tensor) -> Tensor:
     covariance = cov(input)
     if covariance.ndim == 0:
         return covariance / covariance
-    spread = covariance.diagonal().sqrt()
+    variances = covariance.diagonal()
+    spread = (variances.real if variances.dtype.is_complex else variances).sqrt()
     result = covariance / spread.unsqueeze(1) / spread.unsqueeze(0)
-    return math.clamp(result, -1, 1)
+    if not result.dtype.is_complex:
+        return math.clamp(result, -1, 1)
+    parts = [math.clamp(part, -1, 1).node for part in (result.real, result.imag)]
+    return wrap(elementwise.complex_(*parts))
 
 
 @in_float32

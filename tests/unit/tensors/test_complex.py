@@ -226,6 +226,17 @@ FACTORS: dict[str, Callable[[Any], Any]] = {
     "eigh": lambda a: tc.linalg.eigh(a + a.mH).eigenvectors.abs(),
     "norm": lambda a: tc.linalg.matrix_norm(a, "nuc"),
     "lstsq": lambda a: tc.linalg.lstsq(a[:, :2], a[:, 2:]).solution,
+    "matrix_exp": lambda a: tc.linalg.matrix_exp(a), "logdet": lambda a: tc.logdet(a),
+    "lu": lambda a: tc.linalg.lu(a)[1:], "lu, tall": lambda a: tc.linalg.lu(a[:, :2])[1:],
+    "lu, wide": lambda a: tc.linalg.lu(a[:2])[1:],
+    "lu_solve": lambda a: tc.linalg.lu_solve(*tc.linalg.lu_factor(a), a[:, :2]),
+    "lu_solve, adjoint": lambda a: tc.linalg.lu_solve(
+        *tc.linalg.lu_factor(a), a[:2], left=False, adjoint=True
+    ),
+    "cholesky_inverse": lambda a: tc.cholesky_inverse(tc.linalg.cholesky(a @ a.mH)),
+    "cholesky_solve": lambda a: tc.cholesky_solve(a[:, :1], tc.linalg.cholesky(a @ a.mH)),
+    "ormqr": lambda a: tc.ormqr(a[:, :2], a[0, :2], a, transpose=True),
+    "corrcoef": lambda a: tc.corrcoef(a) / 2,
 }  # fmt: skip
 
 
@@ -247,12 +258,14 @@ def test_factors_give_the_matrix_again(device: str) -> None:
     gram = a.mH @ a
     U, S, Vh = tc.linalg.svd(a, full_matrices=False)
     Q, R = tc.linalg.qr(a)
+    old, low = tc.svd(a), tc.svd_lowrank(a)
     values, vectors = tc.linalg.eigh(gram)
     L = tc.linalg.cholesky(gram)
     sign, size = tc.linalg.slogdet(gram)
     assert S.dtype is values.dtype is size.dtype is tc.float32
     for found, expected in (
         (U * S.unsqueeze(-2) @ Vh, a), (Q @ R, a),
+        *((f.U * f.S.unsqueeze(-2) @ f.V.mH, a) for f in (old, low)),
         (vectors * values.unsqueeze(-2) @ vectors.mH, gram),
         (L @ L.mH, gram), (sign * size.exp(), tc.linalg.det(gram)),
         (tc.linalg.inv(gram) @ gram @ a.mH, a.mH), (a @ tc.linalg.pinv(a) @ a, a),
@@ -260,12 +273,51 @@ def test_factors_give_the_matrix_again(device: str) -> None:
         assert tc.allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["matrix_exp", "lu", "lu, tall", "lu_solve, adjoint"])
+def test_second_gradients_of_factors(name: str) -> None:
+    rng = np.random.default_rng(2)
+    array = rng.normal(size=(3, 3)) + 1j * rng.normal(size=(3, 3))
+    a = tc.tensor(array, device="cpu", requires_grad=True)
+    with tc.device("cpu"):
+        assert tc.autograd.gradgradcheck(lambda a: FACTORS[name](a), (a,))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [tc.complex64, tc.complex128])
+def test_solutions_by_lapacks_factors(device: str, dtype: Any) -> None:
+    """Of batches; symmetric and Hermitian matrices have other factors."""
+    rng = np.random.default_rng(3)
+    array = rng.normal(size=(2, 4, 4)) + 1j * rng.normal(size=(2, 4, 4))
+    a = tc.tensor(array, dtype=dtype, device=device)
+    right = a[..., :3] * 1j
+    P, L, U = tc.linalg.lu(a)
+    LU, pivots = tc.linalg.lu_factor(a)
+    Q = tc.linalg.householder_product(*tc.geqrf(a[..., :2]))
+    checked = [(P @ L @ U, a), (a @ tc.linalg.lu_solve(LU, pivots, right), right)]
+    checked.append((Q.mH @ Q, tc.eye(2, dtype=dtype, device=device).expand(2, 2, 2)))
+    for matrix, hermitian in ((a + a.mT, False), (a + a.mH, True)):
+        factors = tc.linalg.ldl_factor(matrix, hermitian=hermitian)
+        solution = tc.linalg.ldl_solve(*factors, right, hermitian=hermitian)
+        checked.append((matrix @ solution, right))
+    for found, expected in checked:
+        assert found.dtype is dtype
+        assert tc.allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_begun_factor_of_an_indefinite_matrix() -> None:
+    """The columns before the minor that has no factor, as LAPACK leaves them."""
+    a = tc.tensor([[4.0, 2j, 1 + 1j], [-2j, 5.0, 2.0], [1 - 1j, 2.0, -9.0]], device="cpu")
+    L, info = tc.linalg.cholesky_ex(a)
+    assert info.item() == 3
+    assert tc.allclose((L @ L.mH)[:, :2], a[:, :2])
+
+
 # Special values -----------------------------------------------------------------------------------
 
 EDGES = (0.0, -0.0, 0.5, 1.0, -1.0000001, -2.0, 1e-30, 1e30, np.inf, -np.inf, np.nan)
 FUNCTIONS = (
     "exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan sinh cosh tanh asin acos "
-    "atan asinh acosh atanh"
+    "atan asinh acosh atanh sigmoid"
 )
 
 
@@ -296,14 +348,23 @@ def test_small_numbers_are_not_lost() -> None:
     assert tc.allclose(z.log1p().expm1(), z, rtol=1e-15, atol=0)
 
 
+def test_sigmoids_do_not_overflow() -> None:
+    """Where exp(-z) is infinite, and where it is nothing."""
+    for device in DEVICES:
+        z = tc.tensor([-800 + 1j, 800 - 2j, -90 + 3j, 1j], dtype=tc.complex128, device=device)
+        found = z.sigmoid()
+        assert found[:2].tolist() == [0, 1]
+        assert tc.allclose(found[2:], (z.exp() / (1 + z.exp()))[2:], rtol=1e-14, atol=0)
+
+
 # Refusals -----------------------------------------------------------------------------------------
 
 twice = tc.kernel("y = 2 * x")(lambda x: None)
 REFUSED: tuple[Callable[[Any], Any], ...] = (
     lambda z: z < z, lambda z: z.max(), lambda z: z.argmin(0), lambda z: z.sort(),
     lambda z: z.floor(), lambda z: z.sign(), lambda z: z.clamp(0, 1), lambda z: z % 2,
-    lambda z: z // 2, lambda z: tc.maximum(z, z), lambda z: z.sigmoid(), lambda z: z.relu(),
-    lambda z: z.unique(), lambda z: z.std(), lambda z: z.median(), lambda z: float(z[0]),
+    lambda z: z // 2, lambda z: tc.maximum(z, z), lambda z: z.erf(), lambda z: z.relu(),
+    lambda z: z.unique(), lambda z: z.quantile(0.5), lambda z: z.median(), lambda z: float(z[0]),
     lambda z: z.cummax(0), lambda z: tc.nan_to_num(z), lambda z: tc.arange(3, dtype=tc.complex64),
     lambda z: tc.linspace(0, 1j, 3), lambda z: tc.complex(z.real, z.imag.double()),
     lambda z: tc.full((2,), 1j, dtype=tc.float32), lambda z: tc.ones(2).fill_(1j),
@@ -311,7 +372,8 @@ REFUSED: tuple[Callable[[Any], Any], ...] = (
     lambda z: tc.nn.functional.mse_loss(z, z), lambda z: tc.nn.functional.softmax(z, 0),
     lambda z: tc.nn.functional.conv1d(z[None, None], z[None, None]),
     lambda z: tc.nn.functional.scaled_dot_product_attention(*[z[None]] * 3),
-    lambda z: tc.linalg.lu(tc.outer(z, z)), lambda z: tc.linalg.matrix_exp(tc.outer(z, z)),
+    lambda z: tc.nn.functional.layer_norm(z, (len(z),)), lambda z: tc.nn.functional.glu(z[:2]),
+    lambda z: tc.nn.functional.group_norm(z[None], 1), lambda z: tc.nn.functional.softplus(z),
     lambda z: tc.optim.SGD([z.clone().requires_grad_()]), lambda z: tc.nn.Linear(2, 2).to(z.dtype),
     lambda z: tc.fft.rfft(z), lambda z: tc.fft.fft(z.real.half()), lambda z: tc.fft.fft(z[0]),
     lambda z: tc.fft.fft(z, norm="other"), lambda z: tc.fft.irfft(z[:1]),

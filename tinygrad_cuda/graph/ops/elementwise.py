@@ -433,8 +433,8 @@ def _special(name: str) -> Callable[..., Any]:
 
 sigmoid: SameSpecOp = _op(
     "sigmoid", numeric.sigmoid, _short("sigmoid"),
-    lambda g, out, x: mul(g, mul(out, sub(full_like(out, 1), out))),
-    domain="float", cost=12,
+    lambda g, out, x: mul(g, conjugated(mul(out, sub(full_like(out, 1), out)))),
+    domain="inexact", cost=12,
 )  # fmt: skip
 TWO_OVER_SQRT_PI = 1.1283791670955126
 

@@ -113,8 +113,12 @@ def relu(x: Any, out: Array | None = None) -> Any:
 
 @takes_out
 def sigmoid(x: Any, out: Array | None = None) -> Any:
-    """``1 / (1 + exp(-x))``."""
+    """``1 / (1 + exp(-x))``; of complex numbers by the power that does not overflow."""
     one = x.dtype.type(1)
+    if x.dtype.kind == "c":
+        left = x.real < 0
+        small = np.exp(np.where(left, x, -x))
+        return np.divide(np.where(left, small, one), one + small, out=out)
     if not x.shape:
         return np.divide(one, one + np.exp(-x), out=out)
     result = np.negative(x, out=out)

@@ -123,6 +123,12 @@ TGC_COMPLEX(tgc_log2)(tgc_complex<T> z) {
   tgc_complex<T> natural = tgc_log(z);
   return {natural.re * T(1.4426950408889634), natural.im * T(1.4426950408889634)};
 }
+// By the power that does not overflow.
+TGC_COMPLEX(tgc_sigmoid)(tgc_complex<T> z) {
+  bool left = z.re < T(0);
+  tgc_complex<T> small = tgc_exp(left ? z : -z), one = T(1);
+  return (left ? small : one) / (one + small);
+}
 // exp(z) - 1 where that does not cancel.
 TGC_COMPLEX(tgc_expm1)(tgc_complex<T> z) {
   tgc_complex<T> power = tgc_exp(z);

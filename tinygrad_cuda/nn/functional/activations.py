@@ -13,7 +13,7 @@ from tinygrad_cuda.graph.ops.gelu import gelu_tanh
 from tinygrad_cuda.nn.smooth import softplus as _softplus
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import math as tm
-from tinygrad_cuda.tensors.arguments import unchanged
+from tinygrad_cuda.tensors.arguments import require_real, unchanged
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
@@ -317,6 +317,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     Raises:
         ShapeError: the size along `dim` is odd.
     """
+    require_real("glu", input)
     size = input.shape[dim]
     if size % 2:
         raise ShapeError("glu", "the halves differ", expect="an even size", actual=str(size))

@@ -201,6 +201,7 @@ def instance_norm(
         weight, bias: shape (C,), or None.
         use_input_stats: otherwise the running values are used.
     """
+    require_real("instance_norm", input)
     if input.ndim < 2:
         raise ShapeError(
             "instance_norm", "the input has no channels", expect="(N, C, *)",
@@ -281,6 +282,7 @@ def layer_norm(
         >>> layer_norm(tc.tensor([[1.0, 3.0]], device="cpu"), (2,), eps=0.0).tolist()
         [[-1.0, 1.0]]
     """
+    require_real("layer_norm", input)
     axes = _last_axes("layer_norm", input, normalized_shape)
     return _standardized(input, axes, weight, bias, tuple(normalized_shape), eps)
 
@@ -332,6 +334,7 @@ def group_norm(
     Raises:
         ShapeError: the groups do not divide the channels.
     """
+    require_real("group_norm", input)
     if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
         raise ShapeError(
             "group_norm", "the groups do not divide the channels",

@@ -30,6 +30,8 @@ __all__ = [
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
+# LAPACK's for NumPy's, of a type.
+LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
 class LUFactor(NamedTuple):
@@ -98,7 +100,7 @@ def _each(name: str, function: Callable[..., tuple[Any, ...]], *arrays: Array) -
         import scipy.linalg.lapack
 
     batch = arrays[0].shape[:-2]
-    kind = "s" if arrays[0].dtype == np.float32 else "d"
+    kind = LETTERS[arrays[0].dtype.char]
     routine = getattr(scipy.linalg.lapack, kind + name)
     with forks_wait:
         results = [
@@ -179,10 +181,10 @@ def _packed_square(A: Tensor, packed: Array) -> Tensor:
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (LU,) = gs, results
         lower = _unit_lower(LU)
-        inner = (lower.mT @ shaping.tril(g, -1)).tril(-1)
-        inner = inner + (shaping.triu(g) @ LU.triu().mT).triu()
-        left = solve_triangular(LU.mT, inner, upper=True, unitriangular=True)
-        return [solve_triangular(LU.triu().mT, left, upper=False, left=False)]
+        inner = (lower.mH @ shaping.tril(g, -1)).tril(-1)
+        inner = inner + (shaping.triu(g) @ LU.triu().mH).triu()
+        left = solve_triangular(LU.mH, inner, upper=True, unitriangular=True)
+        return [solve_triangular(LU.triu().mH, left, upper=False, left=False)]
 
     return factorizing._recorded([packed], (A,), backward)[0]
 
@@ -248,15 +250,16 @@ def lu_solve(
 
     Args:
         left: False solves ``X @ A == B``.
-        adjoint: the same for ``A.mT``.
+        adjoint: the same for ``A.mH``.
     """
     require_matrix("lu_solve", LU, square=True)
     if not left:
-        return lu_solve(LU, pivots, B.mT, adjoint=not adjoint).mT
+        turned: Tensor = lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
+        return turned
     P = _permutation(pivots, LU.shape[-1], LU)
     if adjoint:
-        inner = solve_triangular(LU.triu().mT, B, upper=False)
-        return P @ solve_triangular(LU.mT, inner, upper=True, unitriangular=True)
+        inner = solve_triangular(LU.triu().mH, B, upper=False)
+        return P @ solve_triangular(LU.mH, inner, upper=True, unitriangular=True)
     inner = solve_triangular(LU, P.mT @ B, upper=False, unitriangular=True)
     return solve_triangular(LU.triu(), inner, upper=True)
 
@@ -279,6 +282,11 @@ def triangular_solve(
 # LDL ----------------------------------------------------------------------------------------------
 
 
+def _symmetric(A: Tensor, hermitian: bool) -> str:
+    """How LAPACK's routines for such matrices begin."""
+    return "he" if hermitian and A.dtype.is_complex else "sy"
+
+
 def ldl_factor_ex(
     A: Tensor, *, hermitian: bool = False, check_errors: bool = False
 ) -> LDLFactorInfo:
@@ -292,7 +300,7 @@ def ldl_factor_ex(
         return np.tril(packed), pivots, np.int32(info)
 
     if prod(array.shape):
-        packed, pivots, info = _each("sytrf", one, array)
+        packed, pivots, info = _each(_symmetric(A, hermitian) + "trf", one, array)
     else:
         packed, pivots = array, np.zeros(array.shape[:-1], np.int32)
         info = np.zeros(array.shape[:-2], np.int32)
@@ -305,7 +313,7 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False) -> LDLFactor:
 
     Args:
         A: (.., n, n), of which the lower triangle is read.
-        hermitian: changes nothing for real numbers.
+        hermitian: complex matrices are Hermitian; changes nothing for real numbers.
     """
     return LDLFactor(*ldl_factor_ex(A, hermitian=hermitian)[:2])
 
@@ -324,7 +332,8 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
 
     if not prod(right.shape):
         return _buffer(right, B, B.dtype.numpy)
-    return _buffer(_each("sytrs", one, packed, positions, right)[0], B, B.dtype.numpy)
+    name = _symmetric(LD, hermitian) + "trs"
+    return _buffer(_each(name, one, packed, positions, right)[0], B, B.dtype.numpy)
 
 
 # Householder reflections --------------------------------------------------------------------------
@@ -355,7 +364,7 @@ def _reflections(op: str, A: Tensor, tau: Tensor) -> list[tuple[Tensor, Tensor]]
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
-    """The first columns of ``(I - tau_0 v_0 v_0.T) (I - tau_1 v_1 v_1.T) ...``.
+    """The first columns of ``(I - tau_0 v_0 v_0.mH) (I - tau_1 v_1 v_1.mH) ...``.
 
     Args:
         A: (.., m, n), the vectors below its diagonal.
@@ -368,7 +377,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     if not pairs and _tracked(A):
         return wrap(common.with_history(Q.node, A.node, passes=False))
     for v, factor in reversed(pairs):
-        Q = Q - factor * (v @ (v.mT @ Q))
+        Q = Q - factor * (v @ (v.mH @ Q))
     return Q
 
 
@@ -379,14 +388,16 @@ def ormqr(
 
     Args:
         left: False gives ``other @ Q``.
-        transpose: Q.mT instead of Q.
+        transpose: Q.mH instead of Q.
     """
     if not left:
-        return ormqr(input, tau, other.mT, transpose=not transpose).mT
+        turned: Tensor = ormqr(input, tau, other.mH, transpose=not transpose).mH
+        return turned
     pairs = _reflections("ormqr", input, tau)
     result = other
     for v, factor in pairs if transpose else reversed(pairs):
-        result = result - factor * (v @ (v.mT @ result))
+        scale = factor.conj() if transpose else factor
+        result = result - scale * (v @ (v.mH @ result))
     return shaping.clone(result) if result is other else result
 
 
@@ -394,14 +405,14 @@ def ormqr(
 
 
 def svd_lowrank(A: Tensor, q: int | None = 6, niter: int | None = 2, M: Any = None) -> LowRank:
-    """The `q` largest singular values and their vectors: ``A - M ~ U @ diag(S) @ V.mT``.
+    """The `q` largest singular values and their vectors: ``A - M ~ U @ diag(S) @ V.mH``.
 
     Exact, by the whole SVD; `niter` changes nothing.
     """
     matrix = A if M is None else A - M
     U, S, Vh = factorizing.svd(matrix, full_matrices=False)
     count = min(6 if q is None else q, *A.shape[-2:])
-    return LowRank(U[..., :count], S[..., :count], Vh.mT[..., :count])
+    return LowRank(U[..., :count], S[..., :count], Vh.mH[..., :count])
 
 
 def pca_lowrank(A: Tensor, q: int | None = None, center: bool = True, niter: int = 2) -> LowRank:

@@ -71,8 +71,8 @@ class SlogDet(NamedTuple):
 # On the host --------------------------------------------------------------------------------------
 
 
-def require_matrix(op: str, value: Any, square: bool = False, also_complex: bool = False) -> Tensor:
-    """The Tensor's value, if it holds matrices of float32 or float64, or complex ones if asked."""
+def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
+    """The Tensor's value, if it holds matrices of float32 or float64, or complex ones."""
     if not isinstance(value, TensorBase):
         raise DTypeError(
             op, "the operand is not a tensor", expect="a Tensor", actual=type(value).__name__
@@ -85,13 +85,13 @@ def require_matrix(op: str, value: Any, square: bool = False, also_complex: bool
             expect="(.., n, n)" if square else "(.., m, n)",
             actual=str(shape),
         )
-    if dtype not in (float32, float64) and not (also_complex and dtype.is_complex):
+    if dtype not in (float32, float64) and not dtype.is_complex:
         raise DTypeError(
             op,
             "the dtype is not supported",
-            expect="float32, float64 or complex of these" if also_complex else "float32 or float64",
+            expect="float32, float64 or complex of these",
             actual=dtype.name,
-            hint="x.real and x.imag are real" if dtype.is_complex else "cast first, e.g. x.float()",
+            hint="cast first, e.g. x.float()",
         )
     # A handle of its own: a gradient needs the value of now, whatever is written later.
     return wrap(value.node)
@@ -171,7 +171,7 @@ def inv(A: Tensor) -> Tensor:
         >>> tc.linalg.inv(tc.tensor([[2.0, 0.0], [0.0, 4.0]], device="cpu")).tolist()
         [[0.5, 0.0], [0.0, 0.25]]
     """
-    A = require_matrix("inv", A, square=True, also_complex=True)
+    A = require_matrix("inv", A, square=True)
     arrays = _on_host("inv", np.linalg.inv, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
@@ -196,7 +196,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     Raises:
         ArgumentError: a matrix is singular.
     """
-    A = require_matrix("solve", A, square=True, also_complex=True)
+    A = require_matrix("solve", A, square=True)
     if A.dtype is not B.dtype:
         raise DTypeError(
             "solve", "A and B have different dtypes", expect=A.dtype.name, actual=B.dtype.name
@@ -239,7 +239,7 @@ def solve_triangular(
         >>> tc.linalg.solve_triangular(A, tc.ones(2, 1, device="cpu"), upper=False).tolist()
         [[0.5], [-1.0]]
     """
-    A = require_matrix("solve_triangular", A, square=True, also_complex=True)
+    A = require_matrix("solve_triangular", A, square=True)
     B = B.to(A.dtype)
     T = shaping.triu(A) if upper else shaping.tril(A)
     if unitriangular:
@@ -284,7 +284,7 @@ def _eye(A: Tensor) -> Tensor:
 
 def det(A: Tensor) -> Tensor:
     """The determinant; its gradient needs an invertible matrix."""
-    A = require_matrix("det", A, square=True, also_complex=True)
+    A = require_matrix("det", A, square=True)
     arrays = _on_host("det", np.linalg.det, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
@@ -296,7 +296,7 @@ def det(A: Tensor) -> Tensor:
 
 def slogdet(A: Tensor) -> SlogDet:
     """The sign (of complex matrices the direction) and the logarithm of the determinant's size."""
-    A = require_matrix("slogdet", A, square=True, also_complex=True)
+    A = require_matrix("slogdet", A, square=True)
     arrays = _on_host("slogdet", lambda a: tuple(np.linalg.slogdet(a)), A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
@@ -310,8 +310,10 @@ def slogdet(A: Tensor) -> SlogDet:
 
 
 def logdet(A: Tensor) -> Tensor:
-    """The logarithm of the determinant; NaN where that is negative."""
+    """The logarithm of the determinant; of real matrices NaN where that is negative."""
     sign, value = slogdet(A)
+    if sign.dtype.is_complex:
+        return math.add(sign.log(), value)
     logarithm: Tensor = selecting.where(sign < 0, float("nan"), value)
     return logarithm
 
@@ -325,7 +327,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     Raises:
         ArgumentError: a matrix is not positive definite.
     """
-    A = require_matrix("cholesky", A, square=True, also_complex=True)
+    A = require_matrix("cholesky", A, square=True)
     arrays = _on_host("cholesky", np.linalg.cholesky, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
@@ -345,19 +347,21 @@ def _lower_factor(L: Tensor, upper: bool) -> Tensor:
     low = (
         wrap(common.with_history(detached(triangle.node), L.node)) if L.requires_grad else triangle
     )
-    return low.mT if upper else low
+    return low.mH if upper else low
 
 
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of the matrix whose Cholesky factor is given."""
-    low = _lower_factor(require_matrix("cholesky_inverse", L, square=True), upper)
-    return inv(low @ low.mT)
+    L = require_matrix("cholesky_inverse", L, square=True)
+    low = _lower_factor(L, upper)
+    return inv(low @ low.mH)
 
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X with ``A @ X == B``, from the Cholesky factor of A."""
-    low = _lower_factor(require_matrix("cholesky_solve", L, square=True), upper)
-    return _solved(low.mT, _solved(low, B))
+    L = require_matrix("cholesky_solve", L, square=True)
+    low = _lower_factor(L, upper)
+    return _solved(low.mH, _solved(low, B))
 
 
 def qr(A: Tensor, mode: str = "reduced") -> QR:
@@ -367,7 +371,7 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
         mode: ``"reduced"``, ``"complete"`` (Q square; no gradient for tall matrices) or ``"r"``
             (Q empty).
     """
-    A = require_matrix("qr", A, also_complex=True)
+    A = require_matrix("qr", A)
     if mode not in ("reduced", "complete", "r"):
         raise ArgumentError(
             "qr", "unknown mode", expect="reduced, complete or r", actual=repr(mode)
@@ -421,7 +425,7 @@ def svd(A: Tensor, full_matrices: bool = True) -> SVD:
             first min(m, n) of them take part in a gradient. The gradient of U and Vh needs
             different singular values.
     """
-    A = require_matrix("svd", A, also_complex=True)
+    A = require_matrix("svd", A)
     k = min(A.shape[-2:])
     arrays = _on_host("svd", _iterated(lambda a: tuple(np.linalg.svd(a, full_matrices=False))), A)
     reduced = SVD(*_recorded(arrays, (A,), _svd_backward))
@@ -466,7 +470,7 @@ def _svd_backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
 
 
 class OldSVD(NamedTuple):
-    """What ``tc.svd`` gives: V is the transpose of Vh."""
+    """What ``tc.svd`` gives: V is the transpose of Vh, for complex numbers the adjoint."""
 
     U: Tensor
     S: Tensor
@@ -474,14 +478,14 @@ class OldSVD(NamedTuple):
 
 
 def svd_v(input: Tensor, some: bool = True, compute_uv: bool = True) -> OldSVD:
-    """``input == U @ diag(S) @ V.mT``; `tc.linalg.svd` gives ``V.mT``.
+    """``input == U @ diag(S) @ V.mH``; `tc.linalg.svd` gives ``V.mH``.
 
     Args:
         some: U and V have min(m, n) columns, else they are square.
         compute_uv: accepted; U and V are computed anyway.
     """
     U, S, Vh = svd(input, full_matrices=not some)
-    return OldSVD(U, S, Vh.mT)
+    return OldSVD(U, S, Vh.mH)
 
 
 def qr_of(input: Tensor, some: bool = True) -> QR:
@@ -505,7 +509,7 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
     Args:
         UPLO: the triangle that is read, ``"L"`` or ``"U"``.
     """
-    A = require_matrix("eigh", A, square=True, also_complex=True)
+    A = require_matrix("eigh", A, square=True)
     if UPLO.upper() not in ("L", "U"):
         raise ArgumentError("eigh", "unknown triangle", expect="'L' or 'U'", actual=repr(UPLO))
     side: Any = UPLO.upper()
@@ -555,7 +559,7 @@ def pinv(
         rcond: another name of `rtol`; max(m, n) * eps when left out and atol is not above 0.
         rtol, atol: numbers, or Tensors with one for each matrix.
     """
-    A = require_matrix("pinv", A, square=hermitian, also_complex=True)
+    A = require_matrix("pinv", A, square=hermitian)
     absolute, relative = _of_each(atol), _of_each(rcond if rtol is None else rtol)
     absolute = np.zeros(()) if absolute is None else absolute
     if relative is None:
@@ -629,13 +633,13 @@ def matrix_exp(A: Tensor) -> Tensor:
     arrays = _on_host("matrix_exp", host, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
-        # The upper right block of the exponential of [[A', g], [0, A']] (Mathias, 1996).
+        # The upper right block of the exponential of [[A^H, g], [0, A^H]] (Mathias, 1996).
         g, size = gs[0], A.shape[-1]
         # It is linear in g; a large one would have the whole squared often, and lose digits.
         length = g.detach().abs().amax((-2, -1), keepdim=True)
         length = length.masked_fill(length == 0, 1.0)
-        upper = _beside(A.mT, g / length)
-        lower = _beside(g * 0, A.mT)
+        upper = _beside(A.mH, g / length)
+        lower = _beside(g * 0, A.mH)
         whole = matrix_exp(_beside(upper.mT, lower.mT).mT)
         return [whole[..., :size, size:] * length]
 
