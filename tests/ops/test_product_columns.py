@@ -168,6 +168,24 @@ def test_every_tile_reduces_its_columns(
         reductions.check(len(sizes) * len(dtypes) * 3)
 
 
+@pytest.mark.parametrize(
+    ("tier", "tile"),
+    [("wgmma tma", TmaTile(64, 64, 64, 1, 0.4, 3, ping_pong=True)),
+     ("wgmma tma", TmaTile(128, 128, 64, 2, 0.4, 3)),
+     ("wgmma", mma_tiles.WGMMA_TILES[4])],
+)  # fmt: skip
+@pytest.mark.parametrize("n", [64, 62, 8])
+def test_a_warpgroup_adds_its_tiles(
+    device: Any, tier: str, tile: Any, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven tiles below each other, which blocks have in turn; the last has five rows."""
+    made_by(monkeypatch, tier, tile)
+    reductions = Reductions(device)
+    for name, moments in (("bfloat16 sums", False), ("bfloat16 moments", True)):
+        reductions.add(name, (10 * tile.m + 5, n, 136), bfloat16, moments)
+    reductions.check(3)
+
+
 def test_columns_of_odd_products_have_a_kernel(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +290,7 @@ def test_networks_of_convolutions(
 # By name: what stands in the skeleton, and what would be wrong there.
 FAULTS = {
     "warps are joined before they are done": (
-        "tgc_named_barrier(3 + group, 128);\n  const int column", "\n  const int column",
+        "tgc_named_barrier(3 + group, 128);\n  if (own)", "\n  if (own)",
     ),
     "sums are staged where others are read": (
         "tgc_named_barrier(3 + group, 128);  // sums", "// sums",
@@ -295,7 +313,7 @@ def columns_with(monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order
         )
         with settings.override(emu_order=order):
             reductions = Reductions(as_device("emu"))
-            reductions.add("bfloat16 sums", (200, 128, 136), bfloat16, False)
+            reductions.add("bfloat16 sums", (700, 128, 136), bfloat16, False)
             try:
                 reductions.check(2)
             except (AssertionError, TgcError):

@@ -1,8 +1,8 @@
 // contract 1 x 65536 x 64 x 576 by wgmma, tiles of 256 x 128 x 64, split-K 1, 4831838208 FLOPs: matmul where
 //   sum sum.
 // Stores where (65536, 64) bfloat16; sum (1, 64) float32; sum (1, 64) float32.
-// Grid 132 x 256 threads, 92610816 bytes moved at least.
-TGC_STAGE(contract_matmul_sum_where_5dd1a995cc,
+// Grid 132 x 256 threads, 92483840 bytes moved at least.
+TGC_STAGE(contract_matmul_sum_where_b18acc5830,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -221,6 +221,12 @@ TGC_STAGE(contract_matmul_sum_where_5dd1a995cc,
       __syncwarp();
       // All rows of these columns are summed: lanes with the same ones join theirs, then the warps do.
       if (part % 2 == 1) {
+        const int column = threadIdx.x % 128, n = tile_n * 128 + warp_n + part / 2 * 64 + column;
+        const bool own = column < 64 && n < 64;
+        const float column_sum0_before = own && block >= 132 ? tgc_load(p.partial0,
+            (block % 132 * 2 + group_m / 128) * 64 + n) : 0.0f;
+        const float column_sum1_before = own && block >= 132 ? tgc_load(p.partial1,
+            (block % 132 * 2 + group_m / 128) * 64 + n) : 0.0f;
 #pragma unroll
         for (int v = 0; v < 8; v++) {
           column_sum0[v] = tgc_strided_reduce<8>(column_sum0[v], tgc_sum_op());
@@ -232,15 +238,15 @@ TGC_STAGE(contract_matmul_sum_where_5dd1a995cc,
           if (lane < 8) reinterpret_cast<float*>(staged + 64)[lane * 8 + v] = column_sum1[v];
         }
         tgc_named_barrier(3 + group, 128);
-        const int column = threadIdx.x % 128, n = tile_n * 128 + warp_n + part / 2 * 64 + column;
-        if (column < 64 && n < 64) {
+        if (own) {
           {
             const float* const parts = staged - warp % 4 * 1024;
             float total = reinterpret_cast<const float*>(parts)[column];
 #pragma unroll
             for (int other = 1; other < 4; other++)
               total = tgc_sum_op()(total, reinterpret_cast<const float*>(parts + other * 1024)[column]);
-            tgc_store(p.partial0, (tile_m * 2 + group_m / 128) * 64 + n, total);
+            tgc_store(p.partial0, (block % 132 * 2 + group_m / 128) * 64 + n, tgc_sum_op()(column_sum0_before,
+                total));
           }
           {
             const float* const parts = staged - warp % 4 * 1024 + 64;
@@ -248,7 +254,8 @@ TGC_STAGE(contract_matmul_sum_where_5dd1a995cc,
 #pragma unroll
             for (int other = 1; other < 4; other++)
               total = tgc_sum_op()(total, reinterpret_cast<const float*>(parts + other * 1024)[column]);
-            tgc_store(p.partial1, (tile_m * 2 + group_m / 128) * 64 + n, total);
+            tgc_store(p.partial1, (block % 132 * 2 + group_m / 128) * 64 + n, tgc_sum_op()(column_sum1_before,
+                total));
           }
         }
         tgc_named_barrier(3 + group, 128);  // sums may be staged there again
@@ -257,10 +264,10 @@ TGC_STAGE(contract_matmul_sum_where_5dd1a995cc,
   }
 }
 
-// Second stage, 64 columns of 512 parts: sum sum.
+// Second stage, 64 columns of 264 parts: sum sum.
 // Stores sum (1, 64) float32; sum (1, 64) float32.
-// Grid 8 x 256 threads, 262656 bytes moved at least.
-TGC_STAGE(column_reduce_sum_join_322209a0c8,
+// Grid 8 x 256 threads, 135680 bytes moved at least.
+TGC_STAGE(column_reduce_sum_join_17ad0511bf,
   float* partial0;
   float* partial1;
   float* out0;
@@ -274,7 +281,7 @@ TGC_STAGE(column_reduce_sum_join_322209a0c8,
   float sum0 = 0.0f;
   float sum1 = 0.0f;
 #pragma unroll 8
-  for (int part = down; part < 512; part += 32) {
+  for (int part = down; part < 264; part += 32) {
     sum0 = tgc_sum_op()(sum0, tgc_load(p.partial0, part * 64 + column));
     sum1 = tgc_sum_op()(sum1, tgc_load(p.partial1, part * 64 + column));
   }

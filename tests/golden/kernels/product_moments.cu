@@ -1,8 +1,8 @@
 // contract 1 x 65536 x 64 x 576 by wgmma, tiles of 256 x 128 x 64, split-K 1, 4831838208 FLOPs: matmul add
 //   welford output output.
 // Stores add (65536, 64) bfloat16; output (1, 64) float32; output (1, 64) float32.
-// Grid 132 x 256 threads, 84353152 bytes moved at least.
-TGC_STAGE(contract_matmul_welford_add_6dde0a0322,
+// Grid 132 x 256 threads, 84162688 bytes moved at least.
+TGC_STAGE(contract_matmul_welford_add_93a015ec6e,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -212,14 +212,17 @@ TGC_STAGE(contract_matmul_welford_add_6dde0a0322,
       __syncwarp();
       // All rows of these columns are summed: lanes with the same ones join theirs, then the warps do.
       if (part % 2 == 1) {
+        const int column = threadIdx.x % 128, n = tile_n * 128 + warp_n + part / 2 * 64 + column;
+        const bool own = column < 64 && n < 64;
+        const tgc_welford<float> column_welford0_before = own && block >= 132 ? tgc_load(p.partial0,
+            (block % 132 * 2 + group_m / 128) * 64 + n) : tgc_welford<float>{0, 0, 0};
 #pragma unroll
         for (int v = 0; v < 8; v++) {
           column_welford0[v] = tgc_strided_reduce<8>(column_welford0[v], tgc_welford_op());
           if (lane < 8) reinterpret_cast<tgc_welford<float>*>(staged)[lane * 8 + v] = column_welford0[v];
         }
         tgc_named_barrier(3 + group, 128);
-        const int column = threadIdx.x % 128, n = tile_n * 128 + warp_n + part / 2 * 64 + column;
-        if (column < 64 && n < 64) {
+        if (own) {
           {
             const float* const parts = staged - warp % 4 * 1024;
             tgc_welford<float> total = reinterpret_cast<const tgc_welford<float>*>(parts)[column];
@@ -227,7 +230,8 @@ TGC_STAGE(contract_matmul_welford_add_6dde0a0322,
             for (int other = 1; other < 4; other++)
               total = tgc_welford_op()(total,
                   reinterpret_cast<const tgc_welford<float>*>(parts + other * 1024)[column]);
-            tgc_store(p.partial0, (tile_m * 2 + group_m / 128) * 64 + n, total);
+            tgc_store(p.partial0, (block % 132 * 2 + group_m / 128) * 64 + n,
+                tgc_welford_op()(column_welford0_before, total));
           }
         }
         tgc_named_barrier(3 + group, 128);  // sums may be staged there again
@@ -236,10 +240,10 @@ TGC_STAGE(contract_matmul_welford_add_6dde0a0322,
   }
 }
 
-// Second stage, 64 columns of 512 parts: welford output output.
+// Second stage, 64 columns of 264 parts: welford output output.
 // Stores output (1, 64) float32; output (1, 64) float32.
-// Grid 8 x 256 threads, 393728 bytes moved at least.
-TGC_STAGE(column_reduce_welford_join_a9edc91cac,
+// Grid 8 x 256 threads, 203264 bytes moved at least.
+TGC_STAGE(column_reduce_welford_join_2256ef3486,
   tgc_welford<float>* partial0;
   float* out0;
   float* out1;
@@ -251,7 +255,7 @@ TGC_STAGE(column_reduce_welford_join_a9edc91cac,
   const int column = live ? own_column : 63;
   tgc_welford<float> welford0 = {0, 0, 0};
 #pragma unroll 8
-  for (int part = down; part < 512; part += 32) {
+  for (int part = down; part < 264; part += 32) {
     welford0 = tgc_welford_op()(welford0, tgc_load(p.partial0, part * 64 + column));
   }
   {

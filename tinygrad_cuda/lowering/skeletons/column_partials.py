@@ -25,6 +25,7 @@ from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
 from tinygrad_cuda.lowering.target import WARP, Target
 
 LEAST_ACROSS = 8  # columns of a block that joins parts: 32 bytes of each
+FLIGHT = 8  # parts that a thread loads at once; twice as many of long columns: few blocks join them
 BLOCK_REGISTERS = 256  # of threads with the same number in all blocks of a multiprocessor
 
 
@@ -188,6 +189,7 @@ def _join_body(own: ReductionAccumulators, pointers: list[str], parts: int, acro
         down=down,
         columns=own.lines,
         parts=parts,
+        unroll=FLIGHT if parts <= 2 * FLIGHT * down else 2 * FLIGHT,
         before=own.start(taken),
         load=[
             f"{a.name} = {a.operator}()({a.name}, tgc_load({pointer}, {element}));"

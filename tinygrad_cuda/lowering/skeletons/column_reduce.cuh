@@ -96,7 +96,7 @@ const int own_column = virtual_block * @across@ + across;
 const bool live = own_column < @columns@;
 const int column = live ? own_column : @columns@ - 1;
 @before@
-#pragma unroll 8
+#pragma unroll @unroll@
 for (int part = down; part < @parts@; part += @down@) {
   @load@
 }

@@ -13,7 +13,8 @@
 //   thread     8 columns of each row that it stores, in registers, over all parts of these columns
 //   warp       lanes with the same columns, by shuffles
 //   warpgroup  4 warps, through the memory where their sums were staged
-//   second     warpgroups in the order of their rows, by join_columns in column_reduce.cuh
+//   tiles      of a warpgroup one after another in memory, where all have the same columns
+//   second     warpgroups in their order, by join_columns in column_reduce.cuh
 //
 // Bytes: A tiles_n times and B tiles_m times, most of them from L2 (`band` rows of tiles are
 // computed at one time); each output once.
@@ -221,10 +222,12 @@ for (int part = 0; part < @parts@; part++) {
 //@ join_columns
 // All rows of these columns are summed: lanes with the same ones join theirs, then the warps do.
 @condition@{
+  const int column = threadIdx.x % 128, n = tile_n * @tile_n@ + warp_n + @column_part@ * @columns@ + column;
+  const bool own = column < @columns@@bound@;
+  @tiles_before@
   @lanes_join@
   tgc_named_barrier(3 + group, 128);
-  const int column = threadIdx.x % 128, n = tile_n * @tile_n@ + warp_n + @column_part@ * @columns@ + column;
-  if (column < @columns@@bound@) {
+  if (own) {
     @warps_join@
   }
   tgc_named_barrier(3 + group, 128);  // sums may be staged there again
@@ -242,7 +245,7 @@ for (int v = 0; v < @lanes@; v++) {
 #pragma unroll
   for (int other = 1; other < 4; other++)
     total = @operator@(total, reinterpret_cast<const @ctype@*>(parts + other * @staged@)[column]);
-  tgc_store(@partial@, @row@ * @all_columns@ + n, total);
+  tgc_store(@partial@, @place@, @total@);
 }
 //@ own_totals
 #pragma unroll

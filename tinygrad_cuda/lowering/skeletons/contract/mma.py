@@ -33,6 +33,7 @@ from tinygrad_cuda.lowering.skeletons.contract.contract import (
 from tinygrad_cuda.lowering.skeletons.contract.epilogue_columns import (
     REGISTERS,
     EpilogueColumns,
+    TileGrid,
     has_own_columns,
     registers_of,
     stored_columns,
@@ -118,7 +119,9 @@ class MatrixContraction(TiledContraction[Any]):
         if kernel.pair is not None:
             _, columns = kernel.pair
             lanes = _column_lanes(self, columns.anchors)
-            self.columns = EpilogueColumns(columns, cut.tile, self.tiles_m, self.n, lanes)
+            turns = self.blocks * (2 if getattr(cut.tile, "ping_pong", False) else 1)
+            grid = TileGrid(self.tiles_m, self.tiles_n, turns)
+            self.columns = EpilogueColumns(columns, cut.tile, grid, self.n, lanes)
 
 
 def carries_columns(
