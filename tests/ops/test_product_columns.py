@@ -6,6 +6,7 @@ differ by the order of a float32 sum alone.
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.device import CPU, as_device
 from tinygrad_cuda.core.dtypes import bfloat16, float16, float32
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine.plan import cache as plans
@@ -211,6 +212,24 @@ def test_a_product_whose_columns_alone_are_wanted_is_not_stored(
     assert np.allclose(found, exact.astype(np.float64).sum(0), atol=0.2)
 
 
+def test_a_column_kernel_that_reads_the_result_anyway_keeps_its_sums() -> None:
+    """As of a group norm's gradient: another value, which the epilogue has not, meets the result."""
+
+    def carried(extra: bool) -> int:
+        batch, (m, n, k) = Batch(as_device("emu")), (65536, 64, 576)
+        a, b, z = (
+            batch.input(np.zeros(shape, bfloat16.numpy)) for shape in ((m, k), (k, n), (m, n))
+        )
+        y = contraction.matmul(a, b)
+        wide, other = (ew.cast(one, dtype=float32) for one in (y, z))
+        sums = [wide, ew.mul(wide, other)] if extra else [wide]
+        batch.want("all", [y, *(rd.sum(x, axes=(0,)) for x in sums)])
+        kernels = lower(batch.program(), Target.h200()).schedule.kernels
+        return sum(len(kernel.pair[1].anchors) for kernel in kernels if kernel.pair)
+
+    assert carried(False) == 1 and carried(True) == 0
+
+
 def test_sums_far_from_zero_keep_their_deviations(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +249,62 @@ def test_sums_far_from_zero_keep_their_deviations(
     exact = y_.astype(np.float64)
     assert np.allclose(mean, exact.mean(0), rtol=2e-7)
     assert np.allclose(m2, ((exact - exact.mean(0)) ** 2).sum(0), rtol=1e-4)
+
+
+def random_operand(k: random.Random, batch: Batch, m: int, n: int, dtype: Any) -> Node:
+    """Small integers for each output: as they lie, of a column, of a row, sliced or transposed."""
+    shape = k.choice(((m, n), (1, n), (m, 1), (m + 1, n), (n, m)))
+    values = np.random.default_rng(k.getrandbits(32)).integers(-2, 3, shape)
+    node = batch.input(values.astype(dtype.numpy))
+    if shape == (m + 1, n):
+        return mv.slice_(node, starts=(1, 0), shape=(m, n), steps=(1, 1))
+    if shape == (n, m):
+        return contraction.transpose(node)
+    return mv.expand(node, shape=(m, n))
+
+
+def random_program(k: random.Random, batch: Batch, dtype: Any) -> None:
+    """A product with an epilogue, and reductions of columns of what is made of it.
+
+    All values are small integers: whatever the order of their sums, results are the same.
+    """
+    m, n, length = k.randrange(1, 400), 2 * k.randrange(4, 100), 8 * k.randrange(1, 12)
+    a, b = (
+        batch.input(np.random.default_rng(k.getrandbits(32)).integers(-1, 2, s).astype(dtype.numpy))
+        for s in ((m, length), (n, length))
+    )
+    y = contraction.matmul(a, contraction.transpose(b))
+    combine = (ew.add, ew.sub, ew.mul, ew.maximum)
+    for _ in range(k.randrange(3)):
+        y = k.choice(combine)(y, random_operand(k, batch, m, n, dtype))
+    found = [y] if k.random() < 0.8 else []
+    wide = ew.cast(y, dtype=float32)
+    for _ in range(k.randrange(1, 4)):
+        value = wide
+        for _ in range(k.randrange(3)):
+            other = ew.cast(random_operand(k, batch, m, n, dtype), dtype=float32)
+            value = k.choice(combine)(value, other)
+        found.append(k.choice((rd.sum, rd.sum, rd.max))(value, axes=(0,)))
+    batch.want("all", found)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_epilogues_and_columns(
+    device: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integers: exactly as NumPy computes the same program."""
+    k = random.Random(seed)
+    tier = k.choice(tuple(TILES))
+    made_by(monkeypatch, tier, k.choice(TILES[tier]))
+    dtype = float32 if "tf32" in tier else k.choice((bfloat16, float16))
+    results = []
+    for where in (device, CPU):
+        batch = Batch(where)
+        random_program(random.Random(seed), batch, dtype)
+        with settings.override(matmul_precision="high"):
+            results.append(batch.run()["all"])
+    for found, want in zip(*results, strict=True):
+        assert np.array_equal(found, want)
 
 
 def block_gradients(device: Any, dtype: Any, size: tuple[int, int]) -> list[Array]:
