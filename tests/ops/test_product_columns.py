@@ -213,21 +213,20 @@ def test_a_product_whose_columns_alone_are_wanted_is_not_stored(
 
 
 def test_a_column_kernel_that_reads_the_result_anyway_keeps_its_sums() -> None:
-    """As of a group norm's gradient: another value, which the epilogue has not, meets the result."""
+    """Where more other values meet the result than an epilogue may read for its columns alone."""
 
-    def carried(extra: bool) -> int:
+    def carried(others: int) -> int:
         batch, (m, n, k) = Batch(as_device("emu")), (65536, 64, 576)
-        a, b, z = (
-            batch.input(np.zeros(shape, bfloat16.numpy)) for shape in ((m, k), (k, n), (m, n))
-        )
+        shapes = ((m, k), (k, n), *[(m, n)] * others)
+        a, b, *z = (batch.input(np.zeros(shape, bfloat16.numpy)) for shape in shapes)
         y = contraction.matmul(a, b)
-        wide, other = (ew.cast(one, dtype=float32) for one in (y, z))
-        sums = [wide, ew.mul(wide, other)] if extra else [wide]
+        wide, *met = (ew.cast(one, dtype=float32) for one in (y, *z))
+        sums = [wide, *(ew.mul(wide, other) for other in met)]
         batch.want("all", [y, *(rd.sum(x, axes=(0,)) for x in sums)])
         kernels = lower(batch.program(), Target.h200()).schedule.kernels
         return sum(len(kernel.pair[1].anchors) for kernel in kernels if kernel.pair)
 
-    assert carried(False) == 1 and carried(True) == 0
+    assert [carried(others) for others in (0, 1, 3)] == [1, 2, 0]
 
 
 def test_sums_far_from_zero_keep_their_deviations(
