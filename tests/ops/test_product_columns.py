@@ -309,7 +309,8 @@ def test_random_epilogues_and_columns(
 def block_gradients(device: Any, dtype: Any, size: tuple[int, int]) -> list[Array]:
     """Statistics and gradients of a residual block with a stride and a shortcut."""
     f = tc.nn.functional
-    x = tc.tensor(numbers(1, 3, 64, *size), device=device).to(dtype)
+    images = 3 if str(device) == "emu" else 16  # of so many bytes that TMA describes them
+    x = tc.tensor(numbers(1, images, 64, *size), device=device).to(dtype)
     shapes = ((64, 64, 3, 3), (64, 64, 3, 3), (128, 64, 3, 3), (128, 64, 1, 1))
     weights, scales, shifts = [], [], []
     for i, shape in enumerate(shapes):
@@ -354,9 +355,12 @@ def test_networks_of_convolutions(
     assert joined.count(rd.welford) == 4 and joined.count(rd.sum) >= 2
     monkeypatch.setattr(fuse_product_columns, "WORTH", 1 << 60)
     plans.clear()
-    tolerance = 1e-3 if dtype is float32 else 2**-6
-    for one, other in zip(found, block_gradients(device, dtype, size), strict=True):
-        assert np.abs(one - other).max() <= tolerance * np.abs(other).max()
+    for number, pair in enumerate(zip(found, block_gradients(device, dtype, size), strict=True)):
+        one, other = pair
+        # Rounded operands of the next product may turn a pixel's mask: of statistics there are none
+        # before, and gradients are compared in the mean.
+        tolerance = 1e-5 if number in (1, 2) else 2**-6
+        assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
     assert joined.count(rd.welford) == 4
     plans.clear()
 

@@ -59,11 +59,12 @@ def stages(kernel: Kernel) -> list[Stage]:
 
 def map_stages(kernel: Kernel) -> list[Stage]:
     """Pointwise: each thread makes a few neighbouring elements of every output."""
-    if kernel.numel >= TILED and (cut := transpose_cut(kernel)) is not None:
-        return transpose_stages(kernel, cut)
     width, wide = kernel.vector_width(kernel.numel), is_wide(kernel)
-    if (stage := _map_of_rows(kernel, width)) is not None:
-        return [stage]
+    if kernel.numel >= TILED:
+        if (cut := transpose_cut(kernel)) is not None:
+            return transpose_stages(kernel, cut)
+        if (stage := _map_of_rows(kernel, width)) is not None:
+            return [stage]
     items = kernel.numel // width
     blocks = -(-items // THREADS)
     label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)

@@ -99,7 +99,8 @@ def scheduled(program: Program, target: Target) -> Schedule:
         fuse_grid_reduce(made, target)
         find_one_hot_gathers(made)
         fuse_column_sums(made, target)
-    fuse_product_columns(made)
+    if any(kernel.kind == "contract" for kernel in made.kernels):
+        fuse_product_columns(made)
     _one_after_another(made)
     made.notes = notes
     return made
