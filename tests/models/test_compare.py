@@ -133,6 +133,18 @@ def test_the_command(tmp_path: Path) -> None:
     assert kinds == {"initial", "forward", "loss", "gradient", "parameter"}
 
 
+@pytest.mark.parametrize("name", ["mlp", "lenet", "gpt"])
+def test_programs_agree_on_a_gpu(name: str, cuda_device: str) -> None:
+    """As `python -m tinygrad_cuda compare SCRIPT --device cuda` runs them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tinygrad_cuda", "compare", "--device", cuda_device,
+         str(FOLDER / f"{name}.py")],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "everything agrees" in done.stdout
+
+
 def test_a_script_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     options = argparse.Namespace(script=Path("nowhere.py"), steps=1)
     assert compare.command(options) == 2
