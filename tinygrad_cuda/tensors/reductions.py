@@ -453,7 +453,7 @@ def var(
     axis: Any = None,
     keepdims: bool = False,
 ) -> Tensor:
-    r"""The variance along `dim`, or of all elements: sum |x - mean|^2 / (n - correction).
+    r"""The variance along `dim` or of all elements: ``sum(abs(x - mean)**2) / (n - correction)``.
 
     Args:
         dim, keepdim, axis, keepdims: as for `sum`.
