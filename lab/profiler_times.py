@@ -116,7 +116,9 @@ def run_all(profiled: bool, scale: int = 1) -> dict[str, Timed]:
                 f"{case:32} {found[case].median:10.2f} us  {', '.join(clocks)}  {found[case].name}"
             )
     if len({timed.name for timed in found.values()}) < len(found):
-        raise SystemExit("two programs have one kernel: ncu's times cannot be told apart")
+        raise SystemExit(
+            "two programs launch kernels of the same name, which ncu does not separate"
+        )
     return found
 
 

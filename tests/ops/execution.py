@@ -16,6 +16,7 @@ from tinygrad_cuda.core.errors import DeviceError
 from tinygrad_cuda.graph.node import LeafOp, Node, node_made, topological
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Argument, Program
+from tinygrad_cuda.lowering.codegen import skeleton
 
 Results = dict[str, list[Array]]
 # Makes a program's outputs from recorded nodes.
@@ -182,6 +183,18 @@ def _bisect(
     if len(found) < limit:
         found += _bisect(run, samples[middle:], device, limit - len(found))
     return found
+
+
+def change_skeleton(patch: pytest.MonkeyPatch, file: str, old: str, new: str) -> None:
+    """Has kernels written with a skeleton in which one text stands in place of another.
+
+    Args:
+        file: its name, such as ``contract_mma.cuh``.
+    """
+    before = skeleton._sections
+    sections = {name: text.replace(old, new) for name, text in before(file).items()}
+    assert old == new or sections != before(file)
+    patch.setattr(skeleton, "_sections", lambda name: sections if name == file else before(name))
 
 
 def device_or_skip(kind: str, request: pytest.FixtureRequest) -> Device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from execution import Batch, device_or_skip
+from execution import Batch, change_skeleton, device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
@@ -27,7 +26,6 @@ from tinygrad_cuda.graph.ops.attention import attention, attention_backward, no_
 from tinygrad_cuda.graph.ops.common import full_like, output
 from tinygrad_cuda.graph.ops.random import random_uniform
 from tinygrad_cuda.lowering import lower
-from tinygrad_cuda.lowering.codegen import skeleton
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.skeletons.attention import tiles, tma
 from tinygrad_cuda.lowering.skeletons.attention.tma import TmaGradientText, TmaText
@@ -306,15 +304,8 @@ def changed(
     monkeypatch: pytest.MonkeyPatch, file: str, change: tuple[str, str], order: int
 ) -> Iterator[Batch]:
     """A batch on the emulator with a changed skeleton."""
-    text = (skeleton.FOLDER / "attention" / file).read_text()
-    assert change[0] in text
-    parts = re.split(r"^//@ (\w+)\n", text.replace(*change), flags=re.MULTILINE)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    before = skeleton._sections
     with monkeypatch.context() as patched, settings.override(emu_order=order):
-        patched.setattr(
-            skeleton, "_sections", lambda name: sections if name == file else before(name)
-        )
+        change_skeleton(patched, file, *change)
         device, own = tc.device("emu"), TmaText if file == tma.CUH else TmaGradientText
         by_tma(patched, tiles.AttentionTile(1, 64, 2, True, 2), device, own)
         yield Batch(device)

@@ -7,13 +7,12 @@ differ by the order of a float32 sum alone.
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from execution import Batch, device_or_skip
+from execution import Batch, change_skeleton, device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
@@ -29,8 +28,6 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.lowering import algorithms
-from tinygrad_cuda.lowering.codegen import skeleton
-from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
 from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.schedule import fuse_column_sums, fuse_product_columns
 from tinygrad_cuda.lowering.skeletons.contract import mma, mma_tiles, tma_pixels
@@ -380,15 +377,8 @@ FAULTS = {
 
 def columns_with(monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order: int) -> bool:
     """Whether the emulator computes right with a changed skeleton."""
-    text = (FOLDER / "contract" / mma.MMA).read_text()
-    assert change[0] in text
-    parts = re.split(r"^//@ (\w+)\n", text.replace(*change), flags=re.MULTILINE)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    before = skeleton._sections
     with monkeypatch.context() as patched:
-        patched.setattr(
-            skeleton, "_sections", lambda file: sections if file == mma.MMA else before(file)
-        )
+        change_skeleton(patched, mma.MMA, *change)
         with settings.override(emu_order=order):
             reductions = Reductions(as_device("emu"))
             reductions.add("bfloat16 sums", (700, 128, 136), bfloat16, False)

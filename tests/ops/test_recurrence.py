@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from execution import Batch, device_or_skip
+from execution import Batch, change_skeleton, device_or_skip
 
 import tinygrad_cuda as tc
 from lab.tf32x3 import KINDS, emulated, errors, in_order, values
@@ -316,15 +316,7 @@ def test_a_missing_wait_is_noticed(
     right: str, wrong: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each wait of the protocol, left out in turn."""
-    sections = {
-        name: text.replace(right, wrong)
-        for name, text in skeleton._sections(recurrence.CUH).items()
-    }
-    assert sections != skeleton._sections(recurrence.CUH)
-    others = skeleton._sections
-    monkeypatch.setattr(
-        skeleton, "_sections", lambda file: sections if file == recurrence.CUH else others(file)
-    )
+    change_skeleton(monkeypatch, recurrence.CUH, right, wrong)
     assert orders_that_differ(Batch(device_or_skip("emu", request)))
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from execution import Batch, device_or_skip
+from execution import Batch, change_skeleton, device_or_skip
 from programs import Inputs, launches
 
 import tinygrad_cuda as tc
@@ -21,8 +20,6 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.lowering import algorithms
-from tinygrad_cuda.lowering.codegen import skeleton
-from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
 from tinygrad_cuda.lowering.skeletons.contract import mma, mma_tiles, tma
 from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import TmaTile
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, ProductCut, split_k
@@ -331,15 +328,8 @@ def product_with(
     monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], order: int, dtype: Any = bfloat16
 ) -> bool:
     """Whether the emulator computes right with a changed skeleton; tf32 lies across k."""
-    text = (FOLDER / "contract" / tma.TMA).read_text()
-    assert change[0] in text
-    parts = re.split(r"^//@ (\w+)\n", text.replace(*change), flags=re.MULTILINE)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    before = skeleton._sections
     with monkeypatch.context() as patched:
-        patched.setattr(
-            skeleton, "_sections", lambda file: sections if file == tma.TMA else before(file)
-        )
+        change_skeleton(patched, tma.TMA, *change)
         few_multiprocessors(patched, as_device("emu"))
         with settings.override(emu_order=order):
             batch = Batch(as_device("emu"))
@@ -433,17 +423,9 @@ def joined_with(
     monkeypatch: pytest.MonkeyPatch, change: tuple[str, str, str], cut: ProductCut[Any], order: int
 ) -> bool:
     """Whether three launches of a changed skeleton compute right on the emulator."""
-    file, old, new = change
-    before = skeleton._sections
-    text = (FOLDER / "contract" / file).read_text()
-    assert old in text
-    parts = re.split(r"^//@ (\w+)\n", text.replace(old, new), flags=re.MULTILINE)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     k = cut.chunk * cut.slices
     with monkeypatch.context() as patched:
-        patched.setattr(
-            skeleton, "_sections", lambda name: sections if name == file else before(name)
-        )
+        change_skeleton(patched, *change)
         patched.setattr(mma_tiles, "quickest_cut", lambda *of: cut)
         with settings.override(emu_order=order):
             batch = Batch(as_device("emu"))

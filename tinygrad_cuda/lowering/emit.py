@@ -63,8 +63,8 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     if kernel.numel >= TILED:
         if (cut := transpose_cut(kernel)) is not None:
             return transpose_stages(kernel, cut)
-        if (stage := _map_of_rows(kernel, width)) is not None:
-            return [stage]
+        if (rows := _rows_of_thread(kernel, width)) > 1:
+            return [_map_of_rows(kernel, width, rows)]
     items = kernel.numel // width
     blocks = -(-items // THREADS)
     label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)
@@ -92,19 +92,27 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     return [wrapped(kernel, name, body, words.list, blocks, 0, label)]
 
 
-def _map_of_rows(kernel: Kernel, width: int) -> Stage | None:
-    """Each thread makes the same columns of several rows, and loads once what rows have in common.
+def _rows_of_thread(kernel: Kernel, width: int) -> int:
+    """Of how many rows a thread of a map makes the same columns.
 
-    None where that is little, such as one vector's scale, or where blocks would be few.
+    One where rows have little in common, such as a bias alone, or where blocks would be few.
     """
     columns = (kernel.stores[0].shape or (1,))[-1]
-    items = kernel.numel // width
-    turns = min(ROWS, items // (THREADS * enough_blocks(kernel.target)))
+    threads = kernel.numel // width
+    rows = min(ROWS, threads // (THREADS * enough_blocks(kernel.target)))
     common = [n for n in kernel.reads if n.shape[-1:] == (columns,) and prod(n.shape) == columns]
     vectors = sum(width * node.dtype.itemsize / VECTOR for node in common)
-    few = turns < 2 or vectors < ROW_VECTORS or not in_flight(kernel, turns, width)
-    if few or (width * THREADS) % columns or is_wide(kernel):
-        return None
+    if rows < 2 or vectors < ROW_VECTORS or not in_flight(kernel, rows, width):
+        return 1
+    return 1 if (width * THREADS) % columns or is_wide(kernel) else rows
+
+
+def _map_of_rows(kernel: Kernel, width: int, turns: int) -> Stage:
+    """Each thread makes the same columns of `turns` rows, and loads once what they have in common.
+
+    The rows are those that `_rows_of_thread` allows.
+    """
+    items = kernel.numel // width
     blocks = -(-items // (THREADS * turns))
     block, thread = ix.variable("virtual_block", blocks), ix.variable("thread", THREADS)
     k, v = ix.variable("k", turns), ix.variable("v", width)

@@ -22,8 +22,8 @@ def read_masks_off_results(outputs: Sequence[Node]) -> tuple[Node, ...]:
     Both are equal for every x, NaN included. It is done where y is an operand of a product, and so
     in memory, and x follows from a normalization: the mask then costs a load and a comparison
     instead of the normalization's arithmetic and all that it loads. Of one normalization in float32
-    it is left: the gradient's sums need its operand in any case, and half as many values a load
-    take half the arithmetic. Of a product and a bias alone the mask is stored in a byte beside y.
+    the mask is left as it is: the gradient's sums load the normalization's operand in any case. Of
+    a product and a bias alone it is stored in a byte beside y.
     """
     order = topological(outputs)
     readers = readers_of(order)
