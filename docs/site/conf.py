@@ -56,7 +56,9 @@ html_copy_source = False
 def plain_builtins(app: Sphinx, document: nodes.document) -> None:
     """`bool` in a signature is Python's; Sphinx would link the dtype `tc.bool`."""
     for reference in list(document.findall(addnodes.pending_xref)):
-        if hasattr(builtins, str(reference.get("reftarget"))):
+        # A link to the page complex.md is not Python's `complex`.
+        python = reference.get("refdomain") == "py"
+        if python and hasattr(builtins, str(reference.get("reftarget"))):
             short = [
                 part
                 for part in reference.findall(addnodes.pending_xref_condition)
@@ -65,6 +67,14 @@ def plain_builtins(app: Sphinx, document: nodes.document) -> None:
             reference.replace_self(short[0].children if short else reference.children)
 
 
+def public_bases(app: Sphinx, name: str, value: type, options: object, bases: list[type]) -> None:
+    """A private base leads nowhere; the nearest public one of its own stands in its place."""
+    nearest = next(b for b in value.__mro__[1:] if not b.__name__.startswith("_"))
+    hidden = any(getattr(base, "__name__", "").startswith("_") for base in bases)
+    bases[:] = [nearest] if hidden else bases
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.connect("doctree-read", plain_builtins)
+    app.connect("autodoc-process-bases", public_bases)

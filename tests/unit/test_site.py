@@ -108,3 +108,20 @@ def test_a_public_module_without_a_list_shows_what_it_defines() -> None:
     assert not {"math", "Tensor", "erfinv", "np", "TYPE_CHECKING"} & set(init)
     assert {"asin", "float32", "pi", "isdtype"} <= set(reference.names_of(tc.array_api))
     assert "tinygrad_cuda.nn.utils.parametrize" in reference.namespaces()
+
+
+def test_a_page_named_like_a_builtin_is_linked() -> None:
+    """The index led to all pages but complex.md, taken for Python's `complex`."""
+    addnodes = pytest.importorskip("sphinx.addnodes")
+    utils = pytest.importorskip("docutils.utils")
+    sys.path.insert(0, str(SITE))
+    try:
+        conf = importlib.import_module("conf")
+    finally:
+        sys.path.remove(str(SITE))
+    document = utils.new_document("index")
+    document += addnodes.pending_xref(reftarget="complex", refdomain="doc")
+    document += addnodes.pending_xref(reftarget="bool", refdomain="py")
+    conf.plain_builtins(None, document)
+    left = [node["reftarget"] for node in document.findall(addnodes.pending_xref)]
+    assert left == ["complex"]
