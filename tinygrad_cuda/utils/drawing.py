@@ -249,6 +249,8 @@ def joined(plans: Iterable[DrawnPlan]) -> Any:
                 data["label"] = f"{name}\n{node.shape} {node.dtype.name}"
             data["kernel"] = None if kernel is None else (index, kernel)
             data["module"], data["phase"] = _names(scope), origin(node).phase
+            if data["phase"] == "update" and _has_value(node) and not sources:
+                data["phase"] = "forward"  # an earlier step wrote it, this one begins with it
             graph.add_node(number, **data, output=node in plan.wanted)
             for source in dict.fromkeys(map(shown.__getitem__, sources)):
                 graph.add_edge(numbers[source], number)

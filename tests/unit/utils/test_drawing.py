@@ -64,6 +64,22 @@ def of(graph: Any, **wanted: Any) -> list[dict[str, Any]]:
     ]
 
 
+def test_a_second_step_has_the_phases_of_the_first() -> None:
+    """Its parameters are values that the update of the first wrote."""
+    step = training_step()
+    step()
+    found = []
+    for _ in range(2):
+        with tc.record_modules(), recorded_plans() as plans:
+            step()
+        found.append(joined(plans))
+    for graph in found:
+        assert len(of(graph, op="matmul", phase="forward")) == 2
+        assert not of(graph, op="matmul", phase="update")
+        weights = [data for data in of(graph, phase="forward") if "weight" in data["label"]]
+        assert {data["module"][-1] for data in weights} == {"0 (Linear)", "head (Linear)"}
+
+
 def test_each_node_has_module_phase_and_kernel(graph: Any) -> None:
     """The product of a layer, that of its gradient and its weight's update bear its name."""
     head = ("Net", "head (Linear)")
