@@ -68,10 +68,7 @@ class _RecordedCalls:
         self, key: Any, args: Any, options: dict[str, Any], nodes: tuple[Node, ...],
         recorder: Recorder, site: RawSite | None,
     ) -> Any:  # fmt: skip
-        """What a call returns: from its template, or by the function where it has none.
-
-        Whoever comes often looks for the template first, and has it repeated without this call.
-        """
+        """What a call returns: from its template, or by the function where it has none."""
         call = self.calls.get(key, _missing)
         if call is _missing:
             self.parameters.check(args, options)
@@ -106,7 +103,6 @@ def templated(function: F) -> F:
     """
 
     recorded = _RecordedCalls(function)
-    calls = recorded.calls
 
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
@@ -144,10 +140,7 @@ def templated(function: F) -> F:
                 recorded.parameters.check(args, options)
                 return function(*args, **options)
         site = mode.site or site_of(sys._getframe(1))
-        call = calls.get(whole := tuple(key))
-        if call is None or settings.validate:
-            return recorded.result(whole, args, options, tuple(nodes), recorder, site)
-        return _repeated(call, tuple(nodes), recorder, site)
+        return recorded.result(tuple(key), args, options, tuple(nodes), recorder, site)
 
     return checks_tensors(wrapper)  # type: ignore[return-value]
 
@@ -158,7 +151,6 @@ OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]
 def templated_of_two(function: F) -> OfTwo:
     """`templated` for functions of two Tensors, whose nodes and line are at hand."""
     recorded = _RecordedCalls(function)
-    calls = recorded.calls
 
     def wrapper(
         a: Any, b: Any, first: Node, second: Node, recorder: Recorder, site: RawSite | None
@@ -169,10 +161,7 @@ def templated_of_two(function: F) -> OfTwo:
             first.outputs, second.outputs, first.requires_grad, second.requires_grad, first.device,
             second.device, a._strides, b._strides, recorder.mode.gradients, defaults.dtype,
         )  # fmt: skip
-        call = calls.get(key)
-        if call is None or settings.validate:
-            return recorded.result(key, (a, b), {}, (first, second), recorder, site)
-        return _repeated(call, (first, second), recorder, site)
+        return recorded.result(key, (a, b), {}, (first, second), recorder, site)
 
     return wrapper
 
