@@ -68,10 +68,10 @@ def plain_builtins(app: Sphinx, document: nodes.document) -> None:
 
 
 def public_bases(app: Sphinx, name: str, value: type, options: object, bases: list[type]) -> None:
-    """A private base leads nowhere; the nearest public one of its own stands in its place."""
-    nearest = next(b for b in value.__mro__[1:] if not b.__name__.startswith("_"))
-    hidden = any(getattr(base, "__name__", "").startswith("_") for base in bases)
-    bases[:] = [nearest] if hidden else bases
+    """A private base has no page to lead to; the nearest public class stands where no other is."""
+    nearest = next(base for base in value.__mro__[1:] if not base.__name__.startswith("_"))
+    public = [base for base in bases if not getattr(base, "__name__", "").startswith("_")]
+    bases[:] = public or [nearest]
 
 
 def setup(app: Sphinx) -> None:

@@ -16,15 +16,20 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "site"
 
 
+def site_module(name: str) -> ModuleType:
+    """A module of the folder that makes the site, which is no package."""
+    sys.path.insert(0, str(SITE))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(SITE))
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All pages in one folder, as Sphinx reads them."""
-    sys.path.insert(0, str(SITE))
-    try:
-        folder = tmp_path_factory.mktemp("site") / "source"
-        importlib.import_module("pages").assemble(folder)
-    finally:
-        sys.path.remove(str(SITE))
+    folder = tmp_path_factory.mktemp("site") / "source"
+    site_module("pages").assemble(folder)
     return folder
 
 
@@ -98,11 +103,7 @@ def test_links_lead_to_pages(pages: Path) -> None:
 
 def test_a_public_module_without_a_list_shows_what_it_defines() -> None:
     """Not what it imported for itself."""
-    sys.path.insert(0, str(SITE))
-    try:
-        reference = importlib.import_module("reference")
-    finally:
-        sys.path.remove(str(SITE))
+    reference = site_module("reference")
     init = reference.names_of(tc.nn.init)
     assert {"xavier_uniform_", "calculate_gain", "orthogonal_"} <= set(init)
     assert not {"math", "Tensor", "erfinv", "np", "TYPE_CHECKING"} & set(init)
@@ -110,15 +111,21 @@ def test_a_public_module_without_a_list_shows_what_it_defines() -> None:
     assert "tinygrad_cuda.nn.utils.parametrize" in reference.namespaces()
 
 
+def test_private_bases_are_not_shown() -> None:
+    pytest.importorskip("sphinx")
+    hidden, public = type("_Hidden", (dict,), {}), type("Public", (), {})
+    public_bases = site_module("conf").public_bases
+    for bases, shown in (([hidden], [dict]), ([hidden, public], [public]), ([public], [public])):
+        value = type("Shown", tuple(bases), {})
+        public_bases(None, "", value, None, bases)
+        assert bases == shown
+
+
 def test_a_page_named_like_a_builtin_is_linked() -> None:
     """The index led to all pages but complex.md, taken for Python's `complex`."""
     addnodes = pytest.importorskip("sphinx.addnodes")
     utils = pytest.importorskip("docutils.utils")
-    sys.path.insert(0, str(SITE))
-    try:
-        conf = importlib.import_module("conf")
-    finally:
-        sys.path.remove(str(SITE))
+    conf = site_module("conf")
     document = utils.new_document("index")
     document += addnodes.pending_xref(reftarget="complex", refdomain="doc")
     document += addnodes.pending_xref(reftarget="bool", refdomain="py")

@@ -245,12 +245,13 @@ def joined(plans: Iterable[DrawnPlan]) -> Any:
             number = numbers[node] = len(numbers) + 1
             kernel, data = plan.kernel_of.get(node), drawing.data_of(node, line)
             name, scope = plan.names.get(id(node.storage), ("input", scope_of(node.site)))
-            if _has_value(node) and not sources:
+            begins = _has_value(node) and not sources
+            if begins:
                 data["label"] = f"{name}\n{node.shape} {node.dtype.name}"
             data["kernel"] = None if kernel is None else (index, kernel)
             data["module"], data["phase"] = _names(scope), origin(node).phase
-            if data["phase"] == "update" and _has_value(node) and not sources:
-                data["phase"] = "forward"  # an earlier step wrote it, this one begins with it
+            if begins and data["phase"] == "update":
+                data["phase"] = "forward"  # an earlier step wrote it, and this one reads it
             graph.add_node(number, **data, output=node in plan.wanted)
             for source in dict.fromkeys(map(shown.__getitem__, sources)):
                 graph.add_edge(numbers[source], number)
