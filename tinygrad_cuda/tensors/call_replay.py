@@ -25,7 +25,7 @@ from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, site_of
 from tinygrad_cuda.graph.versions import versions
-from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate
+from tinygrad_cuda.replay.subgraph_template import SubgraphTemplate, only_result
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors import autocast
 from tinygrad_cuda.tensors.arguments import Parameters, checks_tensors
@@ -78,9 +78,15 @@ class _RecordedCalls:
             self.calls[key] = call
         if call is None:
             return _in_full(self.function, args, options)
-        result = _repeated(call, nodes, recorder, site)
+        template, strides, checks = call
+        codes: Any = checks
+        if checks:
+            codes = [(k, register_check(op, what, site, domain)) for k, op, what, domain in checks]
+        node = only_result(template, nodes, site, codes)
+        result = pending(node, recorder, strides, template.length)
         if settings.validate:
-            _validate(self.function, args, options, result)
+            now = self.function(*args, **options)
+            require_same(f"the template of {self.function.__name__}", [(result.node, now.node)])
         return result
 
 
@@ -176,25 +182,6 @@ def _in_full(function: Any, args: Any, options: dict[str, Any]) -> Any:
         if isinstance(tensor, TensorBase):
             versions.made(tensor.node, tensor.cell)
     return result
-
-
-def _validate(function: Any, args: Any, options: dict[str, Any], result: Any) -> None:
-    """Raises if the function now records something else than its template has."""
-    now = function(*args, **options)
-    require_same(f"the template of {function.__name__}", [(result.node, now.node)])
-
-
-def _repeated(
-    call: _TemplatedCall, nodes: tuple[Node, ...], recorder: Recorder, site: RawSite | None
-) -> Any:
-    template, lines = call.template, (site,)
-    waiting = Deferred(template, nodes, nodes[0].device, lines)
-    if call.checks:
-        waiting.codes = [
-            (k, register_check(op, what, site, domain)) for k, op, what, domain in call.checks
-        ]
-    (node,) = waiting.results(lines)
-    return pending(node, recorder, call.strides, template.length)
 
 
 _PLAIN = frozenset((int, bool, str, type(None), DType))
