@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,10 +59,16 @@ def fixed(steps: int = 3, batch: int = 24) -> Task:
 
 def digits(steps: int, batch: int) -> Task:
     """Batches of MNIST, or of generated digits where its files are not on this machine."""
-    images, labels = load_mnist(download=False, synthetic=True)
+    images, labels = _images()
     order = np.random.RandomState(2).randint(0, len(images), (steps, batch))
     x = images[order].reshape(steps, batch, INPUTS).astype("f") / np.float32(255)
     return Task(*initial(), x, labels[order].astype(np.int32), 0.1)
+
+
+@cache
+def _images() -> tuple[np.ndarray, np.ndarray]:
+    """Read once: that digits are generated is said once, not in each row of the table."""
+    return load_mnist(download=False, synthetic=True)
 
 
 def part(trained: Trained) -> list[np.ndarray]:
