@@ -157,3 +157,11 @@ def test_refusals(tmp_path: Path) -> None:
     assert str(p.memory_timeline()) == "nothing ran"
     with pytest.raises(ArgumentError, match="unknown kind of file"):
         p.export_memory_timeline(tmp_path / "memory.doc")
+
+
+def test_a_long_line_ends_in_dots() -> None:
+    """It was cut off at the edge of the picture."""
+    pictures = pytest.importorskip("tinygrad_cuda.utils.profiling.pictures")
+    assert pictures.shortened("short") == "short"
+    text = pictures.shortened("x" * 300)
+    assert len(text) == pictures.CAPTION and text.endswith(" ...")

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
 
+CAPTION = 160  # letters of a line below the picture: as many as its width holds
 NAMED = 10  # kernels of a roofline that have numbers
 
 
@@ -33,6 +34,11 @@ _COLOURS = {
     "backward": "#d55e00", "update": "#cc79a7",
 }  # fmt: skip
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
+
+
+def shortened(line: str) -> str:
+    """A line that ends in dots instead of being cut off at the picture's edge."""
+    return line if len(line) <= CAPTION else line[: CAPTION - 4] + " ..."
 
 
 def memory(file: IO[bytes], kind: str, series: Mapping[str, Sequence[int]], caption: str) -> None:
@@ -61,7 +67,9 @@ def memory(file: IO[bytes], kind: str, series: Mapping[str, Sequence[int]], capt
         axes.axvline(worst, color="black", linewidth=0.8, linestyle="--")
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True, frameon=False)
     axes.set_title("Memory at each kernel, by the plan")
+    caption = "\n".join(shortened(line) for line in caption.splitlines())
     axes.set_xlabel("kernel, in order of execution\n\n" + caption, loc="left", family="monospace")
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylabel(unit)
     axes.xaxis.label.set_fontsize(7)
     axes.margins(x=0)
