@@ -247,6 +247,19 @@ def test_what_follows_is_in_the_same_kernel_in_either_order() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_weights_may_be_one_value(batch: Batch, last: bool) -> None:
+    """Its load needs no coordinate, and stood behind the loop that puts weights into memory."""
+    images = batch.input(np.ones((2, 5, 5, 8) if last else (2, 8, 5, 5), np.float32))
+    one = batch.input(np.full((1, 1, 1, 1), 2.0, np.float32))
+    weight = movement.expand(one, shape=(8, 1, 3, 3))
+    y = convolution(channels_last(images) if last else images, weight, **square(2, 8, 5, 3).at)
+    batch.want("", [movement.permute(y, axes=(0, 2, 3, 1)) if last else y])
+    ((found,),) = batch.run().values()
+    middle = found[:, 1:4, 1:4] if last else found[:, :, 1:4, 1:4]
+    np.testing.assert_array_equal(middle, np.full(middle.shape, 18.0, np.float32))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 def test_loads_of_images_have_no_branches(last: bool) -> None:
     """A load whose branch converts its value waits for the one before it."""
     inputs = Batch(as_device("emu"))

@@ -112,7 +112,7 @@ def test_a_public_module_without_a_list_shows_what_it_defines() -> None:
 
 
 def test_private_bases_are_not_shown() -> None:
-    pytest.importorskip("sphinx")
+    pytest.importorskip("sphinx.addnodes")
     hidden, public = type("_Hidden", (dict,), {}), type("Public", (), {})
     public_bases = site_module("conf").public_bases
     for bases, shown in (([hidden], [dict]), ([hidden, public], [public]), ([public], [public])):

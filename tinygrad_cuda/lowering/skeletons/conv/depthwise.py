@@ -549,7 +549,8 @@ def _weights_text(cut: DepthwiseCut, w: Node, writer: Evaluator, outer: Scope) -
     """Text that loads weights: into a thread's registers, or a block's into shared memory."""
     grouped = cut.grouped
     load = Scope("tap", "inner", "o")
-    writer.scopes = [outer, load]
+    # A block loads weights before the statements of `outer`: one value for all is in its loop, too.
+    writer.scopes = [load] if cut.last else [outer, load]
     name = "o" if cut.last else "output"
     at = [ix.variable(name, grouped.outputs), ix.variable("inner", grouped.inner)]
     at += ix.unflatten(ix.variable("tap", grouped.taps), w.shape[2:])
