@@ -167,8 +167,9 @@ def topk(
         )
     rows = as_last(node, axis)
     if not prod(rows.shape) or k == 0:
-        shape = (*rows.shape[:-1], k)
-        values, index = common.full(0, shape, node), common.full(0, shape, node, int64)
+        shape, ones = (*rows.shape[:-1], k), (1,) * len(rows.shape)
+        values = movement.slice_(rows, starts=(0,) * len(ones), shape=shape, steps=ones)
+        index = common.full(0, shape, node, int64)
         if not input.node.shape:
             return Ordered(wrap(values), wrap(index))
         return Ordered(wrap(as_before(values, axis)), wrap(as_before(index, axis)))

@@ -46,7 +46,8 @@ def _median_of_all(input: Tensor, ignore_nan: bool) -> Tensor:
         if not node.dtype.is_floating:
             cast = elementwise.cast_array(np.array(np.nan), node.dtype)
             return wrap(common.full(cast.item(), (), node))
-        return wrap(common.full(float("nan"), (), node))
+        total = movement.reshape(ops.sum(node, axes=tuple(range(len(node.shape)))), shape=())
+        return wrap(elementwise.mul(total, common.full_like(total, float("nan"))))
     flat = wrap(movement.reshape(node, shape=(prod(node.shape),)))
     middle: Tensor = _median(flat, 0, False, ignore_nan).values
     if not node.requires_grad:

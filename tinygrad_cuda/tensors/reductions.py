@@ -640,8 +640,8 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     node = widened(narrow)
     axes = normalize_axes("logsumexp", dim, len(node.shape))
     if builtins.any(node.shape[axis] == 0 for axis in axes):
-        total = ops.sum(narrow, axes=axes)
-        return wrap(finish(common.full_like(total, -inf), axes, keepdim))
+        none = elementwise.log(ops.sum(narrow, axes=axes))  # -inf, whose gradient has no element
+        return wrap(finish(none, axes, keepdim))
     largest = reduced(ops.max, detached(node), axes)
     # An infinite maximum would make NaN of infinity minus infinity.
     finite = elementwise.isfinite(largest)

@@ -370,6 +370,8 @@ def local_response_norm(
             "local_response_norm", "the number of dimensions does not fit",
             expect="at least (N, C, L)", actual=str(tuple(input.shape)),
         )  # fmt: skip
+    if not input.numel():
+        return input
     squares = (input * input).movedim(1, -1)
     flat = squares.reshape(1, -1, squares.shape[-1])
     around = avg_pool1d(pad(flat, (size // 2, (size - 1) // 2)), size, 1)
