@@ -14,19 +14,23 @@ from execution import Batch, device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
 from tinygrad_cuda.core.device import CPU, as_device
+from tinygrad_cuda.core.dtypes import bfloat16
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.lowering.lower import Lowered, lower
+from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, quickest_cut
 from tinygrad_cuda.lowering.target import Target, traffic_of
 
 EMU = as_device("emu")
 LOWERING = Path(tc.__file__).parent / "lowering"
 SMALL = Target("small", (7, 5), 16, 48 << 10, 64 << 10, 4 << 20, 200)
+T4 = Target.of_architecture((7, 5))
 H200 = Target.h200()
 
 AT: dict[str, Any] = {
@@ -92,6 +96,76 @@ def test_a_small_gpu_gets_other_cuts_with_the_same_values(
     monkeypatch.setattr(registry.get(device), "target", SMALL)
     (found,), (expected,) = recorded(device, name).run()[name], recorded(CPU, name).run()[name]
     np.testing.assert_allclose(found, expected, atol=3e-4, rtol=1e-4)
+
+
+# sm_75 ------------------------------------------------------------------------------------------
+
+
+def half(batch: Batch, rng: Any, *shape: int) -> Node:
+    return batch.input(rng.standard_normal(shape).astype(np.float16))
+
+
+HALF_CASES: dict[str, Make] = {
+    "square": lambda batch, rng: ew.neg(
+        contraction.matmul(half(batch, rng, 250, 136), half(batch, rng, 136, 270))
+    ),
+    "split": lambda batch, rng: contraction.matmul(
+        half(batch, rng, 24, 3000), half(batch, rng, 3000, 40)
+    ),
+    "transposed": lambda batch, rng: contraction.matmul(
+        movement.permute(half(batch, rng, 200, 264), axes=(1, 0)), half(batch, rng, 200, 272)
+    ),
+    "image": lambda batch, rng: convolution(
+        half(batch, rng, 4, 40, 9, 9), half(batch, rng, 48, 40, 3, 3), **AT
+    ),
+}
+
+
+def of_halves(device: Any, name: str) -> Batch:
+    batch = Batch(device)
+    batch.want(name, [HALF_CASES[name](batch, np.random.default_rng(3))])
+    return batch
+
+
+@pytest.mark.parametrize("name", HALF_CASES)
+def test_turing_multiplies_float16_by_its_matrix_units(
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    device = device_or_skip("emu", request)
+    monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
+    made = lower(of_halves(EMU, name).program(), T4)
+    (choice,) = [kernel.choice for kernel in made.schedule.kernels if kernel.kind == "contract"]
+    assert choice is not None
+    assert (choice.tier, choice.cut.tile.stages) == ("mma", 2)
+    assert all(launch.shared <= T4.block_shared for launch in made.launches)
+    monkeypatch.setattr(registry.get(device), "target", T4)
+    (found,), (expected,) = of_halves(device, name).run()[name], of_halves(CPU, name).run()[name]
+    largest = np.abs(expected.astype(np.float32)).max()
+    np.testing.assert_allclose(found, expected, atol=2e-3 * largest, rtol=0)
+
+
+@pytest.mark.parametrize("tile", mma_tiles.SYNCHRONOUS_TILES, ids=str)
+def test_its_kernels_compile_without_spills(
+    tile: mma_tiles.MmaTile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    monkeypatch.setattr(mma_tiles, "SYNCHRONOUS_TILES", (tile,))
+    monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
+    source = lower(of_halves(EMU, "square").program(), T4).source
+    assert "m16n8k8.row.col.f32.f16" in source
+    log = compile_source(source, "sm_75", REPORT).log
+    assert not any(used.spill_stores for used in resources(log).values()), log
+
+
+def test_turing_has_no_other_format() -> None:
+    """Its units multiply no bfloat16 and no tf32; float32 units do."""
+    for dtype in (bfloat16.numpy, np.float32):
+        batch = Batch(EMU)
+        a, b = (batch.input(np.zeros((512, 512), dtype)) for _ in "ab")
+        batch.want("", [contraction.matmul(a, b)])
+        (kernel,) = lower(batch.program(), T4).schedule.kernels
+        assert kernel.choice is not None
+        assert kernel.choice.tier == "register_tiled"
 
 
 @pytest.mark.parametrize(("multiprocessors", "parts"), [(8, 16), (16, 32), (60, 118), (132, 256)])

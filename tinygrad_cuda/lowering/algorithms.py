@@ -233,9 +233,11 @@ def _mma(problem: Problem) -> Candidate | str:
     target = problem.target
     if not problem.node.dtype.is_half:
         return f"{problem.node.dtype.name} is no operand of mma"
-    if not target.matrix_lanes:
-        return f"mma of 16 x 8 x 16 is of sm_80, not of {target.name}"
-    return _gathered(problem, _of_tiles(problem, mma_tiles.MMA_TILES))
+    if problem.node.dtype.name not in target.matrix_formats:
+        return f"mma of {problem.node.dtype.name} is of sm_80, not of {target.name}"
+    asynchronous = target.architecture >= (8, 0)
+    tiles = mma_tiles.MMA_TILES if asynchronous else mma_tiles.SYNCHRONOUS_TILES
+    return _gathered(problem, _of_tiles(problem, tiles))
 
 
 def _gathered(problem: Problem, candidate: Candidate) -> Candidate:
@@ -355,7 +357,7 @@ def _wgmma_split(problem: Problem) -> Candidate | str:
 
 
 def _mma_split_product(product: Product, target: Target) -> Candidate | str:
-    if not target.matrix_lanes:
+    if "tf32" not in target.matrix_formats:
         return f"mma of tf32 is of sm_80, not of {target.name}"
     return _split_product(product, target, "mma", MMA_SPLIT_TILES)
 
@@ -480,8 +482,8 @@ def _cublas(problem: Problem) -> Candidate | str:
     if node.attributes:
         return "columns of windows are no matrix in memory"
     compute = compute_of(node)
-    on_units = node.dtype.is_half or compute == "COMPUTE_32F_FAST_TF32"
-    lanes = (on_units and target.matrix_lanes) or target.lanes
+    operands = "tf32" if compute == "COMPUTE_32F_FAST_TF32" else node.dtype.name
+    lanes = target.matrix_lanes if operands in target.matrix_formats else target.lanes
     return Candidate(LibraryCut(compute), problem.flops / (2 * lanes * target.multiprocessors))
 
 

@@ -79,13 +79,16 @@ class Target:
 
     @property
     def matrix_lanes(self) -> int:
-        """Multiply-adds of 16-bit operands of a multiprocessor's matrix units in a clock; 0: none.
+        """Multiply-adds of 16-bit operands of a multiprocessor's matrix units in a clock.
 
         NVIDIA's tables of each architecture, dense, with float32 sums.
         """
-        if self.architecture < (8, 0):
-            return 0  # sm_75 has fp16 alone, of other shapes
         return {(8, 0): 1024, (9, 0): 2048, (10, 0): 4096}.get(self.architecture, 512)
+
+    @property
+    def matrix_formats(self) -> tuple[str, ...]:
+        """The formats of operands that mma.sync multiplies with float32 sums."""
+        return ("float16", "bfloat16", "tf32") if self.architecture >= (8, 0) else ("float16",)
 
     @property
     def tile_shared(self) -> int:

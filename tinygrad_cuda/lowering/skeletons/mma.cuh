@@ -1,6 +1,9 @@
 // Matrix units: tiles from shared memory to registers (ldmatrix), their products (mma), rounding to
-// the formats they read, and 16-byte asynchronous copies with zero fill. It runs from sm_80 on.
-// Kernels that name none of these functions are compiled without this text.
+// the formats they read, and 16-byte asynchronous copies with zero fill. Kernels that name none of
+// these functions are compiled without this text.
+//
+// sm_75 has two products of 16 x 8 x 8 for one of fp16, makes copies where they are issued, and has
+// neither mma of bfloat16 and tf32 nor the conversions to them.
 //
 // The emulator computes a warp's operation once all its 32 lanes have come. A lane below is 0 to 31,
 // `group` = lane / 4 and `pair` = lane % 4, as the PTX ISA draws the fragments:
@@ -11,8 +14,11 @@
 //   d, 16 x 8 of float32    0, 1 (group, 2 pair + {0, 1})  2, 3 row + 8
 // The lower half of a register is the element of the lower row of b, or the lower column of a.
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#error "mma.cuh needs sm_80: sm_75 has neither cp.async nor mma of bfloat16, tf32 or 16 x 8 x 16"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
+#error "mma.cuh needs sm_75"
+#endif
+#if defined(TGC_EMULATOR) || __CUDA_ARCH__ >= 800
+#define TGC_MMA_OF_SM_80
 #endif
 
 #ifdef TGC_EMULATOR
@@ -150,12 +156,25 @@ TGC_DEVICE tgc_vector<float, 2> tgc_load_pair(const void* from) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
   }
 #endif
+#ifdef TGC_MMA_OF_SM_80
 TGC_MMA(tgc_mma_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 TGC_MMA(tgc_mma_fp16, "m16n8k16.row.col.f32.f16.f16.f32")
 TGC_MMA(tgc_mma_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+#else
+// The first 8 of k are in r0 and r1 of a and r0 of b.
+TGC_DEVICE void tgc_mma_fp16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[half * 2]), "r"(a[half * 2 + 1]), "r"(b[half]));
+}
+#endif
 
 // --------------------------------------------------------------------------------------- rounding
 
+#ifdef TGC_MMA_OF_SM_80
 // The nearest number of 10 mantissa bits, ties away from zero; as a float32 its lower 13 bits are 0.
 TGC_DEVICE unsigned tgc_tf32(float value) {
 #ifdef TGC_EMULATOR
@@ -205,13 +224,19 @@ TGC_DEVICE unsigned tgc_pack_bf16(float low, float high) {
   return bits;
 #endif
 }
+#endif
 TGC_DEVICE unsigned tgc_pack_fp16(float low, float high) {
 #ifdef TGC_EMULATOR
   return tgc_half_bits(low) | (unsigned)tgc_half_bits(high) << 16;
-#else
+#elif __CUDA_ARCH__ >= 800
   unsigned bits;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
+#else
+  unsigned short halves[2];
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(halves[0]) : "f"(low));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(halves[1]) : "f"(high));
+  return halves[0] | (unsigned)halves[1] << 16;
 #endif
 }
 
@@ -240,6 +265,8 @@ TGC_DEVICE void tgc_copy_async16(void* shared, const void* global, bool inside) 
 #ifdef TGC_EMULATOR
   if (inside) tgc_emu_check(global, 0, 1, 16, false);
   tgc_emu_copy_async(shared, inside ? global : nullptr, 16);
+#elif __CUDA_ARCH__ < 800
+  *reinterpret_cast<uint4*>(shared) = inside ? *reinterpret_cast<const uint4*>(global) : uint4();
 #else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :: "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global),

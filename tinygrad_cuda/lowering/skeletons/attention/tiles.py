@@ -359,7 +359,7 @@ def refusal(node: Node, target: Target) -> str:
     widths = {x.shape[-1] for x in sources}
     if unit_of(node) is None:
         return f"{node.dtype.name} has no kernels"
-    if not target.matrix_lanes:
+    if target.architecture < (8, 0):
         return f"{target.name} has no asynchronous copies, or no matrix units of its dtype"
     if not widths <= set(WIDTHS):
         return f"heads of {sorted(widths)} are no multiples of {WIDTHS.step} up to {max(WIDTHS)}"

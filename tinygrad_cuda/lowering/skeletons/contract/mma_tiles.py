@@ -270,6 +270,8 @@ MMA_TILES = (
     MmaTile(128, 16, 64, 8, 0.088),
     MmaTile(16, 256, 32, 1, 0.09),
 )
+# Where copies are made at once, none is on its way to a third slot.
+SYNCHRONOUS_TILES = tuple(replace(tile, stages=2) for tile in MMA_TILES)
 
 WGMMA_TILES = (
     WgmmaTile(128, 256, 64, 2, 0.755),

@@ -284,7 +284,7 @@ def unit_of(node: Node, target: Target) -> str:
 
     At ``highest`` they multiply split operands where that is faster, at ``tf32x3`` always.
     """
-    if not target.matrix_lanes:
+    if target.architecture < (8, 0):
         return "simt"
     if node.dtype.is_half:
         return "mma"
