@@ -21,6 +21,7 @@ from tinygrad_cuda.graph.node import Node, topological
 PICTURES = (".svg", ".png", ".pdf")
 # Of a picture, and of a page as it is opened first; groups are closed until so few are left.
 MOST_SHOWN, OPEN_AT_FIRST = 600, 150
+HALO = "#f4f4f6"  # around the names of groups, which edges cross
 TEMPLATE = Path(__file__).with_name("picture.html")
 
 _PHASES = {"forward": "#c6dbef", "backward": "#fdd0a2", "update": "#c7e9c0"}
@@ -405,6 +406,7 @@ def _svg(shapes: list[Mark], width: float, height: float) -> str:
         'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8Z" fill="#888"/></marker></defs>',
         '<rect x="-10" y="-40" width="100%" height="100%" fill="#ffffff"/>',
     ]
+    titles: list[str] = []  # above the edges, which would strike them out
     for shape in shapes:
         if shape.line:
             style = 'stroke="#c9c2dd" stroke-dasharray="2 3"' if shape.dashed else (
@@ -420,11 +422,14 @@ def _svg(shapes: list[Mark], width: float, height: float) -> str:
             f'stroke-width="{2 if shape.thick else 1}"/>'
         )
         for text, x, y, where in _texts(shape):
-            bold = ' font-weight="bold"' if shape.title and not shape.dashed else ""
-            lines.append(
-                f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{where}"{bold}>{escape(text)}</text>'
+            style = ' font-weight="bold"' if shape.title and not shape.dashed else ""
+            style += (
+                f' stroke="{HALO}" stroke-width="3" paint-order="stroke"' if shape.title else ""
             )
-    return "\n".join([*lines, "</svg>"]) + "\n"
+            (titles if shape.title else lines).append(
+                f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{where}"{style}>{escape(text)}</text>'
+            )
+    return "\n".join([*lines, *titles, "</svg>"]) + "\n"
 
 
 def _texts(shape: Mark) -> Iterator[tuple[str, float, float, str]]:
@@ -452,6 +457,7 @@ def _curve(shape: Mark) -> str:
 def _matplotlib(shapes: list[Mark], width: float, height: float, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
 
     # Agg has a limit of pixels: a larger picture is scaled down.
     scale = min(1.0, 30_000 / max(width, height))
@@ -464,8 +470,11 @@ def _matplotlib(shapes: list[Mark], width: float, height: float, path: Path) -> 
         for text, x, y, where in () if shape.line else _texts(shape):
             axes.text(
                 x, y, text.replace("$", r"\$"), ha={"start": "left", "middle": "center"}[where],
-                family="monospace", fontsize=7.2 * scale, zorder=order,
+                family="monospace", fontsize=7.2 * scale,
                 weight="bold" if shape.title and not shape.dashed else "normal",
+                zorder=len(shapes) if shape.title else order,
+                path_effects=[withStroke(linewidth=2.2 * scale, foreground=HALO)]
+                if shape.title else None,
             )  # fmt: skip
     figure.savefig(path, dpi=100)
 

@@ -188,6 +188,14 @@ def test_pictures(tmp_path: Path) -> None:
     assert tc.draw(y, tmp_path / "y.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_edges_do_not_strike_out_names(tmp_path: Path) -> None:
+    """Those of groups are written after all edges, on a light ground."""
+    picture = tc.draw(training_step(), tmp_path / "step.svg").read_text(encoding="utf-8")
+    kernel = re.search(r"<text [^>]*>kernel 0: ", picture)
+    assert kernel and kernel.start() > picture.rindex("<path")
+    assert 'paint-order="stroke"' in kernel[0]
+
+
 def test_groups_stand_below_those_that_feed_them() -> None:
     """Also where a constant makes the later group's first node an early one."""
     graph = networkx.DiGraph()
