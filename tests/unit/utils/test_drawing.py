@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.graph import draw as drawing
 from tinygrad_cuda.graph.layout import Box, Layout
 from tinygrad_cuda.utils.drawing import DrawnPlan, joined, recorded_plans
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +199,45 @@ def test_edges_do_not_strike_out_names(tmp_path: Path) -> None:
     kernel = re.search(r"<text [^>]*>kernel 0: ", picture)
     assert kernel and kernel.start() > picture.rindex("<path")
     assert 'paint-order="stroke"' in kernel[0]
+
+
+def wide_page(folder: Path) -> Path:
+    """A page of a graph that, as a whole, would be fitted at a scale of 0.1."""
+    graph = networkx.DiGraph()
+    for number in range(60):
+        module = ("Net", f"layer{number}")
+        graph.add_node(number, label="matmul\n(3,) float32", module=module, phase="forward")
+        graph.add_node(100 + number, label="assign\n(3,) float32", module=module, phase="update")
+        graph.add_edge(0, 100 + number)
+    return drawing.draw(graph, folder / "wide.html")
+
+
+def test_a_page_opens_at_a_scale_to_read(tmp_path: Path) -> None:
+    """Letters have 9 px or more at first; the button `fit` shows the whole graph."""
+    page = wide_page(tmp_path).read_text(encoding="utf-8")
+    letters = re.search(r"\.node \{ font: (\d+)px", page)
+    least = re.search(r"const READABLE = ([\d.]+);", page)
+    assert letters and least and float(letters[1]) * float(least[1]) >= 9
+    script = page[page.index("const DATA") :]
+    assert "fit(READABLE)" in script[script.index("function begin()") :]
+    assert re.search(r"edges\(\); begin\(\);\s*</script>", script)
+    assert 'getElementById("fit").onclick = () => fit();' in script
+
+    if BROWSER is not None:
+        left, top, scale = transform_in(BROWSER, tmp_path / "wide.html")
+        assert 0.9 <= scale <= 1.5 and 30 <= top <= 60
+        # Rows are centred: the middle of a phase as wide as this is in the middle of the window.
+        assert left < -700
+
+
+def transform_in(browser: str, page: Path) -> tuple[float, ...]:
+    """Where a page of 1400 x 900 pixels puts the picture: left, top, and its scale."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900"]
+    line = [browser, *options, "--dump-dom", page.as_uri()]
+    text = subprocess.run(line, capture_output=True, text=True, check=True, timeout=120).stdout
+    found = re.search(r"translate\((.*?)px, (.*?)px\) scale\((.*?)\)", text)
+    assert found
+    return tuple(map(float, found.groups()))
 
 
 def test_groups_stand_below_those_that_feed_them() -> None:
