@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -109,6 +110,21 @@ def test_a_public_module_without_a_list_shows_what_it_defines() -> None:
     assert not {"math", "Tensor", "erfinv", "np", "TYPE_CHECKING"} & set(init)
     assert {"asin", "float32", "pi", "isdtype"} <= set(reference.names_of(tc.array_api))
     assert "tinygrad_cuda.nn.utils.parametrize" in reference.namespaces()
+
+
+def test_a_class_lists_no_function_that_has_its_own_entry() -> None:
+    """Pooling layers listed the function that they call as a static method, `function`."""
+    reference = site_module("reference")
+    homes, shown = reference.homes(), []
+    classes = [entry for entry in reference.entries() if inspect.isclass(entry.value)]
+    assert "tinygrad_cuda.nn.MaxPool2d" in {entry.path for entry in classes}
+    for entry in classes:
+        # A Tensor's page leads from such a method to the function.
+        for name, member in vars(entry.value).items() if entry.value is not tc.Tensor else ():
+            inner = inspect.unwrap(member) if callable(member) else member
+            if inspect.isroutine(inner) and not name.startswith("_") and id(inner) in homes:
+                shown.append(f"{entry.path}.{name}")
+    assert not shown
 
 
 def test_private_bases_are_not_shown() -> None:

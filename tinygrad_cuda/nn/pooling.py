@@ -13,7 +13,7 @@ from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _MaxPool(Module):
-    function: Callable[..., Any]
+    _function: Callable[..., Any]
 
     def __init__(
         self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
@@ -28,7 +28,7 @@ class _MaxPool(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input: Tensor) -> Any:
-        return type(self).function(
+        return type(self)._function(
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
             self.return_indices,
         )  # fmt: skip
@@ -43,7 +43,7 @@ class _MaxPool(Module):
 class MaxPool1d(_MaxPool):
     """`max_pool1d`: the largest element of windows of (N, C, L)."""
 
-    function = staticmethod(F.max_pool1d)
+    _function = staticmethod(F.max_pool1d)
 
 
 class MaxPool2d(_MaxPool):
@@ -55,13 +55,13 @@ class MaxPool2d(_MaxPool):
         Size([1, 3, 4, 3])
     """
 
-    function = staticmethod(F.max_pool2d)
+    _function = staticmethod(F.max_pool2d)
 
 
 class MaxPool3d(_MaxPool):
     """`max_pool3d`: the largest element of windows of (N, C, D, H, W)."""
 
-    function = staticmethod(F.max_pool3d)
+    _function = staticmethod(F.max_pool3d)
 
 
 def _each(value: Any, rank: int) -> tuple[Any, ...]:
@@ -125,7 +125,7 @@ class AvgPool3d(AvgPool2d):
 class LPPool1d(Module):
     """`lp_pool1d`: ``(sum x ** p) ** (1 / p)`` of windows of (N, C, L)."""
 
-    function: Callable[..., Tensor] = staticmethod(F.lp_pool1d)
+    _function: Callable[..., Tensor] = staticmethod(F.lp_pool1d)
 
     def __init__(
         self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
@@ -137,7 +137,7 @@ class LPPool1d(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input: Tensor) -> Tensor:
-        return type(self).function(
+        return type(self)._function(
             input, self.norm_type, self.kernel_size, self.stride, self.ceil_mode
         )
 
@@ -151,18 +151,18 @@ class LPPool1d(Module):
 class LPPool2d(LPPool1d):
     """`lp_pool2d`: ``(sum x ** p) ** (1 / p)`` of windows of (N, C, H, W)."""
 
-    function = staticmethod(F.lp_pool2d)
+    _function = staticmethod(F.lp_pool2d)
 
 
 class _Adaptive(Module):
-    function: Callable[..., Any]
+    _function: Callable[..., Any]
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = output_size
 
     def forward(self, input: Tensor) -> Any:
-        return type(self).function(input, self.output_size)
+        return type(self)._function(input, self.output_size)
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"
@@ -171,45 +171,45 @@ class _Adaptive(Module):
 class AdaptiveAvgPool1d(_Adaptive):
     """`adaptive_avg_pool1d`: means of `output_size` windows."""
 
-    function = staticmethod(F.adaptive_avg_pool1d)
+    _function = staticmethod(F.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_Adaptive):
     """`adaptive_avg_pool2d`: means of `output_size` windows along each axis."""
 
-    function = staticmethod(F.adaptive_avg_pool2d)
+    _function = staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_Adaptive):
     """`adaptive_avg_pool3d`: means of `output_size` windows along each axis."""
 
-    function = staticmethod(F.adaptive_avg_pool3d)
+    _function = staticmethod(F.adaptive_avg_pool3d)
 
 
 class AdaptiveMaxPool1d(_Adaptive):
     """`adaptive_max_pool1d`: the largest elements of `output_size` windows."""
 
-    function = staticmethod(F.adaptive_max_pool1d)
+    _function = staticmethod(F.adaptive_max_pool1d)
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__(output_size)
         self.return_indices = return_indices
 
     def forward(self, input: Tensor) -> Any:
-        return type(self).function(input, self.output_size, self.return_indices)
+        return type(self)._function(input, self.output_size, self.return_indices)
 
 
 class AdaptiveMaxPool2d(AdaptiveMaxPool1d):
     """`adaptive_max_pool2d`: the largest elements of `output_size` windows along each axis."""
 
-    function = staticmethod(F.adaptive_max_pool2d)
+    _function = staticmethod(F.adaptive_max_pool2d)
 
 
 class MaxUnpool1d(Module):
     """`max_unpool1d`: values at the indices from `MaxPool1d`."""
 
     rank = 1
-    function: Callable[..., Tensor] = staticmethod(sampling.max_unpool1d)
+    _function: Callable[..., Tensor] = staticmethod(sampling.max_unpool1d)
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class MaxUnpool1d(Module):
         self.stride = self.kernel_size if stride is None else _each(stride, self.rank)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        return type(self).function(
+        return type(self)._function(
             input, indices, self.kernel_size, self.stride, self.padding, output_size
         )
 
@@ -229,26 +229,26 @@ class MaxUnpool2d(MaxUnpool1d):
     """`max_unpool2d`: values at the indices from `MaxPool2d`."""
 
     rank = 2
-    function = staticmethod(sampling.max_unpool2d)
+    _function = staticmethod(sampling.max_unpool2d)
 
 
 class MaxUnpool3d(MaxUnpool1d):
     """`max_unpool3d`: values at the indices from `MaxPool3d`."""
 
     rank = 3
-    function = staticmethod(sampling.max_unpool3d)
+    _function = staticmethod(sampling.max_unpool3d)
 
 
 class AdaptiveMaxPool3d(AdaptiveMaxPool1d):
     """`adaptive_max_pool3d`: the largest elements of `output_size` windows along each axis."""
 
-    function = staticmethod(F.adaptive_max_pool3d)
+    _function = staticmethod(F.adaptive_max_pool3d)
 
 
 class LPPool3d(LPPool1d):
     """`lp_pool3d`: ``(sum x ** p) ** (1 / p)`` of windows of (N, C, D, H, W)."""
 
-    function = staticmethod(F.lp_pool3d)
+    _function = staticmethod(F.lp_pool3d)
 
 
 class FractionalMaxPool2d(Module):
@@ -265,7 +265,7 @@ class FractionalMaxPool2d(Module):
     """
 
     rank = 2
-    function: Callable[..., Any] = staticmethod(pooling.fractional_max_pool2d)
+    _function: Callable[..., Any] = staticmethod(pooling.fractional_max_pool2d)
 
     def __init__(
         self, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
@@ -293,7 +293,7 @@ class FractionalMaxPool2d(Module):
         self.register_buffer("_random_samples", _random_samples)
 
     def forward(self, input: Tensor) -> Any:
-        return self.function(
+        return self._function(
             input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices,
             _random_samples=self._random_samples,
         )  # fmt: skip
@@ -303,7 +303,7 @@ class FractionalMaxPool3d(FractionalMaxPool2d):
     """`FractionalMaxPool2d` over three axes."""
 
     rank = 3
-    function = staticmethod(pooling.fractional_max_pool3d)
+    _function = staticmethod(pooling.fractional_max_pool3d)
 
 
 _MaxPoolNd = _MaxPool  # PyTorch's name, which programs import
