@@ -53,13 +53,24 @@ OPERATIONS = 8  # of one process, where some compile side by side
 
 
 def arguments(given: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Times training steps and operations here and in other frameworks.",
+    )
     add = parser.add_argument
     names = ", ".join([*WORKLOADS, *EXTRA])
     add("--only", metavar="NAMES", help=f"some of, with * and ?, separated by commas: {names}")
-    add("--peers", default="torch,jax,tinygrad", help="beside ours (default: %(default)s)")
-    add("--device", default="cuda" if tc.cuda.is_available() else "cpu", help="cuda or cpu")
-    add("--json", type=Path, metavar="FILE", help="where the results go")
+    add(
+        "--peers",
+        default="torch,jax,tinygrad",
+        help="frameworks beside ours (default: %(default)s)",
+    )
+    add(
+        "--device",
+        default="cuda" if tc.cuda.is_available() else "cpu",
+        help="cuda or cpu (default: %(default)s)",
+    )
+    add("--json", type=Path, metavar="FILE", help="write the results to this file, too")
     add("--smoke", action="store_true", help="tiny shapes, 2 steps: only to see that it runs")
     add("--seconds", type=float, default=float("inf"), help="begin no measurement after so long")
     add("--jobs", type=int, default=1, metavar="N",

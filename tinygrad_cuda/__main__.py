@@ -16,7 +16,7 @@ COMMANDS = {
     "compat": "count the names of PyTorch that exist here",
     "compare": "run a script under torch, too, and compare tensors",
     "graph": "run a script and draw what it computes, as a page or a picture",
-    "tune": "run a script, measure the kernels of its products and remember the quickest",
+    "tune": "run a script on a GPU, time kernels for its products and remember the quickest",
     "profile": "run a script and say where its time goes, by op, kernel, module and line",
     "compile-all": "compile kernels of sample programs for GPUs that need not be here",
     "bench": "measure against PyTorch, JAX and tinygrad (in a checkout of the source)",

@@ -14,10 +14,18 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Adds its options."""
+    parser.usage = "python -m tinygrad_cuda bench [-h] [-- OPTION ...]"
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER,
-        help="of `python -m benchmarks`; `bench -- --help` lists them",
+        "arguments", nargs=argparse.REMAINDER, metavar="OPTION",
+        help="options of the benchmarks, behind --; `bench -- --help` lists them",
     )  # fmt: skip
+    parser.epilog = (
+        "Times of training steps and of single operations are printed, on the GPU or, where there "
+        "is none, on cpu; of the other frameworks those that are installed take part. It runs "
+        "`python -m benchmarks` of a clone of the repository, since the installed package has no "
+        "benchmarks. `bench -- --smoke --only mlp_64` only shows that one runs, and `bench -- "
+        "--only softmax,sum` measures two; without --only all are measured, which takes long."
+    )
 
 
 def run(options: argparse.Namespace) -> int:

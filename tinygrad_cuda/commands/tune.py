@@ -11,11 +11,23 @@ from tinygrad_cuda.core.errors import MissingFileError
 from tinygrad_cuda.kernels import choices, tune
 from tinygrad_cuda.utils.profiling.script import exit_status
 
+NOTHING = (
+    ": no product and no convolution ran on cuda or emu, and cpu has no kernels to choose from"
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Adds its options."""
-    parser.add_argument("script", help="a file of Python")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    parser.add_argument("script", help="a file of Python that computes on cuda")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    parser.epilog = (
+        "The script runs once, as it is. Each matrix product and convolution that it computes is "
+        "timed with every kernel that may be quickest for its shapes, dtype and GPU. The quickest "
+        "are written to the cache folder and printed; programs that run with TGC_TUNE=cached, or "
+        "inside tinygrad_cuda.tune(), use them. On the device cpu this does nothing: NumPy "
+        "computes there, and there are no kernels to choose from. On emu the times say nothing "
+        "about a GPU."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,5 +54,5 @@ def run(options: argparse.Namespace) -> int:
     finally:
         tune("off")
         sys.argv, sys.path[:] = before
-    print(*made, f"{len(made)} measured choices", sep="\n")
+    print(*made, f"{len(made)} measured choices{'' if made else NOTHING}", sep="\n")
     return status

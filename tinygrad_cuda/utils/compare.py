@@ -48,15 +48,32 @@ class Verdict(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.add_argument("script", type=Path, help="a training script for torch or tinygrad_cuda")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
-    parser.add_argument("--against", choices=["torch"], default="torch", help="the reference")
-    parser.add_argument("--steps", type=int, default=3, help="optimizer steps (default: 3)")
-    parser.add_argument("--rtol", type=float, default=1e-4,
-                        help="of a tensor's largest element (default: 1e-4)")  # fmt: skip
-    parser.add_argument("--atol", type=float, default=1e-6, help="(default: 1e-6)")
-    parser.add_argument("--device", help="default device of tinygrad_cuda: cpu, emu or cuda")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write all numbers as JSON")
+    add = parser.add_argument
+    add("script", type=Path, help="a training script, written for torch or for tinygrad_cuda")
+    add("arguments", nargs=argparse.REMAINDER,
+        help="arguments of the script; options of compare stand before it")  # fmt: skip
+    add("--against", choices=["torch"], default="torch",
+        help="the reference, which must be installed (default: %(default)s)")  # fmt: skip
+    add("--steps", type=int, default=3,
+        help="optimizer steps after which both runs end (default: %(default)s)")  # fmt: skip
+    add("--rtol", type=float, default=1e-4,
+        help="relative part of the difference that is allowed: of the largest element, by "
+        "absolute value, of the reference's tensor (default: %(default)g)")  # fmt: skip
+    add("--atol", type=float, default=1e-6,
+        help="absolute part, added to it: in the units of the tensor's own values, for tensors "
+        "that are nearly zero (default: %(default)g)")  # fmt: skip
+    add("--device",
+        help="where tinygrad_cuda computes: cpu, emu or cuda (default: $TGC_DEVICE; else cuda "
+        "where there is a GPU, cpu where there is none)")  # fmt: skip
+    add("--report", type=Path, metavar="FILE",
+        help="write each tensor's difference and verdict to this file, as JSON")  # fmt: skip
+    parser.epilog = (
+        "The script runs twice, each time in a process of its own: what modules return, losses, "
+        "gradients, updated parameters and buffers are compared, and the first tensor that differs "
+        "is named with its line. A tensor b agrees with the reference's a where max|a - b| <= "
+        "atol + rtol * max|a|. Exit status: 0 if all agree, 1 if something differs, 2 if there is "
+        "nothing to compare with."
+    )
 
 
 def command(options: argparse.Namespace) -> int:

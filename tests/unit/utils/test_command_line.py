@@ -52,6 +52,26 @@ def test_each_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert COMMANDS[name][1:] in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("compare", ["max|a - b| <= atol + rtol * max|a|", "(default: 0.0001)", "(default: 1e-06)",
+                     "absolute part", "relative part", "0 if all agree"]),
+        ("bench", ["[-- OPTION ...]", "where there is none, on cpu", "a clone of the repository"]),
+        ("data", ["60,000 handwritten digits", "$TGC_DATA, then the cache folder", "11 MiB"]),
+        ("tune", ["On the device cpu this does nothing", "TGC_TUNE=cached"]),
+    ],
+)  # fmt: skip
+def test_help_answers_what_a_stranger_asks(
+    name: str, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which numbers, relative to what, with which default; on which device; where files are."""
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert [text for text in texts if text not in shown] == []
+
+
 @pytest.mark.smoke("commands")
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--version", "--help"):
@@ -102,9 +122,12 @@ def test_graph_draws_a_variable_or_an_early_plan(script: Path) -> None:
 
 
 def test_tune_runs_a_script(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On cpu there is nothing to choose; afterwards the model chooses again."""
+    """On cpu there is nothing to choose, which it says; afterwards the model chooses again."""
     assert main(["tune", str(script), "--smoke"]) == 0
-    assert capsys.readouterr().out == "0 measured choices\n"
+    assert capsys.readouterr().out == (
+        "0 measured choices: no product and no convolution ran on cuda or emu, "
+        "and cpu has no kernels to choose from\n"
+    )
     assert settings.tune == "off"
 
 
