@@ -12,6 +12,11 @@ from pathlib import Path
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.profiler import profile, schedule
+from tinygrad_cuda.utils.profiling import pictures
+from tinygrad_cuda.utils.profiling.averages import roofline_points
+from tinygrad_cuda.utils.profiling.roof import measure
 
 FOLDER = Path(__file__).parent
 
@@ -33,7 +38,45 @@ def training_step(path: Path) -> None:
     tc.draw(step, path)
 
 
-PICTURES: dict[str, Callable[[Path], None]] = {"training_step": training_step}
+def memory_timeline(path: Path) -> None:
+    """One step of a deep perceptron, on emu: its allocator is asked, as that of a GPU is."""
+    with tc.device("emu"):
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.ReLU()) for _ in range(4)))
+        optimizer = tc.optim.SGD(model.parameters(), lr=0.1)
+        x, target = tc.rand(512, 128), tc.rand(512, 128)
+        tc.realize(x, target, *model.parameters())
+        with profile(profile_memory=True, with_modules=True) as p:
+            loss = nn.functional.mse_loss(model(x), target)
+            loss.backward()
+            optimizer.step()
+            loss.item()
+    p.export_memory_timeline(path)
+
+
+def roofline(path: Path) -> None:
+    """Steps of NumPy, on cpu, below what this machine's memory and products do.
+
+    `export_roofline` draws those of a GPU; what it measures there is measured here on cpu.
+    """
+    model = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    optimizer = tc.optim.Adam(model.parameters())
+    x, labels = tc.rand(512, 784), tc.randint(0, 10, (512,))
+    with profile(schedule=schedule(wait=1, warmup=2, active=5, repeat=1)) as p:
+        for _ in range(8):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+            p.step()
+    roof = measure(as_device("cpu"), "the processor, by NumPy", nbytes=1 << 26, side=1024)
+    with path.open("wb") as file:
+        pictures.roofline(file, "png", roofline_points(p.recorder.kernels, p.works), roof)
+
+
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "training_step": training_step,
+    "memory_timeline": memory_timeline,
+    "roofline": roofline,
+}
 
 
 def main(names: list[str], folder: Path = FOLDER) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
+from math import ceil, floor, log10
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
 
-CAPTION = 160  # letters of a line below the picture: as many as its width holds
+CAPTION = 145  # letters of a line below the picture: as many as its width holds
 NAMED = 10  # kernels of a roofline that have numbers
+APART = 17  # pixels of the figure between two numbers; two digits are 14 wide
 
 
 class RooflinePoint(NamedTuple):
@@ -49,6 +52,11 @@ def memory(file: IO[bytes], kind: str, series: Mapping[str, Sequence[int]], capt
         series: of each category the bytes at each kernel.
         caption: what stands below it.
     """
+    memory_figure(series, caption).savefig(file, format=kind, dpi=110)
+
+
+def memory_figure(series: Mapping[str, Sequence[int]], caption: str) -> Any:
+    """The figure of `memory`: each kernel is one wide, its number in the middle."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6), layout="constrained")
@@ -57,24 +65,28 @@ def memory(file: IO[bytes], kind: str, series: Mapping[str, Sequence[int]], capt
     highest = max(totals, default=1)
     scale, unit = next((s, u) for s, u in _UNITS if highest >= s or s == 1)
     shown = {name: [v / scale for v in values] for name, values in series.items() if any(values)}
-    xs = range(len(totals))
     if shown:
+        edges = [k - 0.5 for k in range(len(totals) + 1)]
         axes.stackplot(
-            xs, *shown.values(), labels=list(shown), step="mid",
-            colors=[_COLOURS[name] for name in shown],
+            edges, *([*values, values[-1]] for values in shown.values()), labels=list(shown),
+            step="post", colors=[_COLOURS[name] for name in shown],
         )  # fmt: skip
-        worst = max(xs, key=totals.__getitem__)
-        axes.axvline(worst, color="black", linewidth=0.8, linestyle="--")
+        worst = max(range(len(totals)), key=totals.__getitem__)
+        axes.axvline(worst, color="black", linewidth=0.8, linestyle="--", label="peak")
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True, frameon=False)
     axes.set_title("Memory at each kernel, by the plan")
-    caption = "\n".join(shortened(line) for line in caption.splitlines())
-    axes.set_xlabel("kernel, in order of execution\n\n" + caption, loc="left", family="monospace")
+    axes.set_xlabel("kernel, in order of execution")
     axes.locator_params(axis="x", integer=True)
     axes.set_ylabel(unit)
-    axes.xaxis.label.set_fontsize(7)
     axes.margins(x=0)
     axes.set_ylim(bottom=0)
-    figure.savefig(file, format=kind, dpi=110)
+    _write_below(figure, caption)
+    return figure
+
+
+def _write_below(figure: Any, text: str) -> None:
+    lines = "\n".join(shortened(line) for line in text.splitlines())
+    figure.supxlabel(lines, x=0.01, ha="left", family="monospace", fontsize=8)
 
 
 def roofline(
@@ -87,29 +99,55 @@ def roofline(
         points: those that take most of the time first.
         roof: of the device.
     """
+    roofline_figure(points, roof).savefig(file, format=kind, dpi=110)
+
+
+def roofline_figure(points: Sequence[RooflinePoint], roof: MeasuredRoof) -> Any:
+    """The figure of `roofline`."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, NullFormatter
 
     figure = Figure(figsize=(11, 7), layout="constrained")
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(xscale="log", yscale="log")
     _roof_lines(axes, points, roof)
     ridge = roof.flops / roof.bandwidth
-    for number, point in enumerate(points):
+    for point in points:
         colour = "input" if point.intensity < ridge else "backward"
         at = point.intensity, point.rate
         area = 40 + 1200 * point.share
         axes.scatter(*at, s=area, alpha=0.6, color=_COLOURS[colour], edgecolor="black")
-        if number < NAMED:
-            axes.annotate(str(number + 1), at, ha="center", va="center", fontsize=8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.set_title(f"Kernels below the roof of {roof.device} (area: share of the time)")
-    names = [f"{n + 1:>2} {100 * p.share:5.1f} %  {p.name}" for n, p in enumerate(points[:NAMED])]
-    text = "\n".join(["FLOPs for each byte of memory", "", *names])
-    axes.set_xlabel(text, loc="left", family="monospace", fontsize=7)
+    axes.set_xlabel("FLOPs for each byte of memory")
     axes.set_ylabel("FLOP/s")
+    low, high = axes.get_ylim()
+    axes.set_ylim(10 ** floor(log10(low)), 10 ** ceil(log10(high)))  # two labels at least
+    axes.yaxis.set_major_formatter(EngFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(which="major", alpha=0.3)
     axes.legend(loc="lower right", frameon=False, title="measured on this device")
-    figure.savefig(file, format=kind, dpi=110)
+    names = [f"{n + 1:>2} {100 * p.share:5.1f} %  {p.name}" for n, p in enumerate(points[:NAMED])]
+    _write_below(figure, "\n".join(names))
+    _number(figure, axes, points[:NAMED])
+    return figure
+
+
+def _number(figure: Any, axes: Any, points: Sequence[RooflinePoint]) -> None:
+    """Writes numbers on points; one that would cover another moves to the right of it."""
+    figure.draw_without_rendering()  # where points stand is settled now
+    taken: list[tuple[float, float]] = []
+    for number, point in enumerate(points, 1):
+        at = point.intensity, point.rate
+        x, y = axes.transData.transform(at)
+        free = next(
+            x + shift
+            for shift in count(0, APART)
+            if all(abs(x + shift - a) >= APART or abs(y - b) >= APART for a, b in taken)
+        )
+        taken.append((free, y))
+        axes.annotate(
+            str(number), at, xytext=((free - x) * 72 / figure.dpi, 0), ha="center", va="center",
+            textcoords="offset points", fontsize=8,
+        )  # fmt: skip
 
 
 def _roof_lines(axes: Any, points: Sequence[RooflinePoint], roof: MeasuredRoof) -> None:
