@@ -22,7 +22,25 @@ COMMANDS = {
     "bench": "measure against PyTorch, JAX and tinygrad (in a checkout of the source)",
     "data": "find or fetch a data set",
 }
+PASSED_ON = (
+    "Options that are not among these are passed on to the script, and so is all behind --. "
+    "Those above may stand before the script or behind it."
+)
 MISUSED = 2  # the exit status of a wrong command line, as argparse has it
+
+
+def parsed(parser: argparse.ArgumentParser, given: list[str]) -> argparse.Namespace:
+    """The options; what a command that runs a script does not know is the script's, in order.
+
+    So the command's own may stand before the script or behind it. All behind ``--`` is the
+    script's.
+    """
+    end = given.index("--") if "--" in given else len(given)
+    options, rest = parser.parse_known_args(given[:end])
+    if not hasattr(options, "script"):
+        return parser.parse_args(given)
+    options.arguments = [*rest, *given[end + 1 :]]
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,12 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = None
     for name, text in COMMANDS.items():
         parser_of_it = parsers.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
         )
         if name == asked:
             command = importlib.import_module(f"tinygrad_cuda.commands.{name.replace('-', '_')}")
             command.arguments(parser_of_it)
-    options = parser.parse_args(given)
+            if any(action.dest == "script" for action in parser_of_it._actions):
+                parser_of_it.epilog = f"{parser_of_it.epilog or ''} {PASSED_ON}".strip()
+    options = parsed(parser, given)
     assert command is not None  # the parser requires one
     try:
         return int(command.run(options))

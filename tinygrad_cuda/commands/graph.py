@@ -36,8 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="end the script once it has computed values N times, such as after N steps",
     )
-    add("script", help="a file of Python")
-    add("arguments", nargs=argparse.REMAINDER, help="of the script")
+    add("script", metavar="script [argument ...]", help="a file of Python")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,8 +18,9 @@ NOTHING = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Adds its options."""
-    parser.add_argument("script", help="a file of Python that computes on cuda")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    parser.add_argument(
+        "script", metavar="script [argument ...]", help="a file of Python that computes on cuda"
+    )
     parser.epilog = (
         "The script runs once, as it is. Each matrix product and convolution that it computes is "
         "timed with every kernel that may be quickest for its shapes, dtype and GPU. The quickest "

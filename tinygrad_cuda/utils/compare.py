@@ -49,9 +49,8 @@ class Verdict(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
     add = parser.add_argument
-    add("script", type=Path, help="a training script, written for torch or for tinygrad_cuda")
-    add("arguments", nargs=argparse.REMAINDER,
-        help="arguments of the script; options of compare stand before it")  # fmt: skip
+    add("script", type=Path, metavar="script [argument ...]",
+        help="a training script, written for torch or for tinygrad_cuda")  # fmt: skip
     add("--against", choices=["torch"], default="torch",
         help="the reference, which must be installed (default: %(default)s)")  # fmt: skip
     add("--steps", type=int, default=3,

@@ -111,6 +111,32 @@ def test_graph_draws_the_last_plan(script: Path, capsys: pytest.CaptureFixture[s
     assert "update" in text and "2 (Linear)" in text and "matmul" in text and "cos" not in text
 
 
+@pytest.mark.parametrize("order", ["before", "behind"])
+def test_options_stand_before_a_script_or_behind_it(
+    order: str, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`graph train.py -o FILE` drew graph.html, and the script was given the option."""
+    script.write_text("import sys\nprint(sys.argv[1:])\n" + SCRIPT.replace("assert", "# "))
+    file = tmp_path / "drawn.svg"
+    own, given = ["-o", str(file)], [str(script), "data", "--rate", "0.1", "--", "-o", "x"]
+    ordered = [*own, *given] if order == "before" else [*given[:2], *own, *given[2:]]
+    assert main(["graph", *ordered]) == 0
+    assert capsys.readouterr().out.startswith("['data', '--rate', '0.1', '-o', 'x']")
+    assert file.exists()
+
+
+def test_profile_looks_at_its_options_first(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole script ran before a column was refused."""
+    script.write_text("raise SystemExit('it ran')")
+    for option, word in (("--by", "colour"), ("--sort-by", "colour")):
+        with pytest.raises(SystemExit) as end:
+            main(["profile", option, word, str(script)])
+        assert end.value.code == 2
+        assert "'colour'" in capsys.readouterr().err
+
+
 def test_graph_draws_a_variable_or_an_early_plan(script: Path) -> None:
     """`later` is pending when the script ends; the first plan has the exponential, the last not."""
     page = script.with_name("step.html")
