@@ -214,6 +214,28 @@ def test_functions(name: str) -> None:
 # What is written ----------------------------------------------------------------------------------
 
 
+def test_options_of_pytorch(tmp_path: Path) -> None:
+    """Its tutorial names the dynamic axes of results, too, and writes weights into the file."""
+    model, x = nn.Linear(3, 2), tc.ones(4, 3)
+    file = tmp_path / "model.onnx"
+    tutorial = {
+        "export_params": True, "opset_version": 20, "do_constant_folding": True, "verbose": False,
+        "input_names": ["x"], "output_names": ["y"],
+        "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}},
+    }  # fmt: skip
+    for options in (tutorial, {"dynamic_shapes": ({0: "batch"},), "external_data": True}):
+        tc.onnx.export(model, x, file, **options)
+        assert tc.onnx.load(file)(tc.ones(7, 3)).shape == (7, 2)
+    others = {path.name for path in tmp_path.iterdir()} - {"model.onnx"}
+    assert len(others) == 1  # the weights of the second file
+    for options in ({"export_params": False}, {"keep_initializers_as_inputs": True}):
+        with pytest.raises(tc.ArgumentError, match="weights are initializers"):
+            tc.onnx.export(model, x, tmp_path / "none.onnx", **options)
+    with pytest.raises(tc.ArgumentError, match="name no input"):
+        tc.onnx.export(model, x, tmp_path / "none.onnx", dynamic_axes={"z": {0: "batch"}})
+    assert not (tmp_path / "none.onnx").exists()
+
+
 def test_training_is_left_as_it_is(tmp_path: Path) -> None:
     """Dropout is not in the file, running values are; the model trains on as before."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))

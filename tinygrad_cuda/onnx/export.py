@@ -20,6 +20,7 @@ from tinygrad_cuda.tensors.base import TensorBase
 
 OLDEST, NEWEST = 18, 23  # reductions take their axes as an input from 18 on
 EXTERNAL = 2**31 - 2**20  # bytes: beyond, protobuf wants the data beside the file
+EXTERNAL_VALUE = 1024  # bytes of a weight that goes there with them
 
 
 class _Exporting(threading.local):
@@ -50,7 +51,13 @@ def export(
     output_names: Sequence[str] | None = None,
     opset_version: int = 20,
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
-    dynamic_shapes: Mapping[str, Mapping[int, str] | None] | None = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+    export_params: bool = True,
+    keep_initializers_as_inputs: bool = False,
+    do_constant_folding: bool = True,
+    external_data: bool | None = None,
+    verbose: bool | None = None,
+    dynamo: bool | None = None,
 ) -> None:
     """Writes the forward graph of a model, as it is in `eval()`, to an ONNX file.
 
@@ -69,12 +76,18 @@ def export(
             ``input_0`` and so on.
         opset_version: of the ONNX operators, 18 to 23.
         dynamic_axes: for an input's name the dimensions of any size, ``{0: "batch"}`` or ``[0]``;
-            dimensions of one name have one size.
-        dynamic_shapes: the same under the newer name.
+            dimensions of one name have one size. Those of a result follow from the inputs'; its
+            name is accepted.
+        dynamic_shapes: the same under the newer name, or in the order of the inputs.
+        export_params: only True; weights are part of the file.
+        keep_initializers_as_inputs: only False; initializers are no inputs.
+        external_data: whether weights lie in a file beside it; else where they must, above 2 GB.
+        do_constant_folding, verbose, dynamo: accepted for PyTorch's sake; without effect.
 
     Raises:
-        ArgumentError: the package onnx is not installed; an operation has no counterpart in ONNX;
-            the graph depends on values, or on a dynamic axis in no simple way. No file is written.
+        ArgumentError: the package onnx is not installed; an option asks for another kind of file;
+            an operation has no counterpart in ONNX; the graph depends on values, or on a dynamic
+            axis in no simple way. No file is written.
 
     Example:
         >>> import io
@@ -91,19 +104,30 @@ def export(
             OP, "there is no export to this opset", expect=f"{OLDEST} to {NEWEST}",
             actual=str(opset_version),
         )  # fmt: skip
+    if not export_params or keep_initializers_as_inputs:
+        raise ArgumentError(
+            OP, "weights are initializers of the file, and no inputs",
+            expect="export_params=True, keep_initializers_as_inputs=False",
+            actual=f"{bool(export_params)}, {bool(keep_initializers_as_inputs)}",
+        )  # fmt: skip
     args = args if isinstance(args, tuple) else (args,)
     options = dict(kwargs or {})
     given = [value for value in leaves((args, options)) if isinstance(value, TensorBase)]
     inputs = _names("input", input_names, len(given))
-    dynamic = _dynamic(inputs, given, dynamic_axes or dynamic_shapes or {})
+    axes = dynamic_axes or dynamic_shapes or {}
+    if not isinstance(axes, Mapping):
+        axes = dict(zip(inputs, axes, strict=len(inputs) == len(axes)))
+    results = () if output_names is None else output_names
+    dynamic = _dynamic(inputs, given, {k: v for k, v in axes.items() if k not in results})
     state = _NamedState(model)
     with _evaluating(model):
         recorded = record(model, args, options, dynamic, state.has)
     outputs = _names("output", output_names, len(recorded.outputs))
     written = _model(onnx, recorded, state, inputs, outputs, opset_version)
     onnx.checker.check_model(written, full_check=True)
-    big = written.ByteSize() > EXTERNAL
-    onnx.save_model(written, f, save_as_external_data=big)
+    big = written.ByteSize() > EXTERNAL if external_data is None else external_data
+    least = 0 if external_data else EXTERNAL_VALUE
+    onnx.save_model(written, f, save_as_external_data=big, size_threshold=least)
 
 
 class _NamedState:
