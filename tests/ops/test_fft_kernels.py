@@ -86,6 +86,13 @@ def test_real_rows_by_halves(
     check(back, np.fft.irfft(half.astype(complex), n), dtype)
 
 
+@pytest.mark.parametrize("n", [8, 12, 30, 1000])
+def test_the_ends_of_real_spectra_have_positive_zeros(n: int) -> None:
+    """Of negative numbers a -0 there turned the angle from pi to -pi."""
+    spectrum = tc.fft.rfft(-tc.arange(1.0, n + 1, device="emu")).numpy()
+    assert not np.signbit(spectrum[[0, -1]].imag).any()
+
+
 def test_rows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not finite in one row does not reach another."""
     x = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)

@@ -112,7 +112,8 @@ TGC_DEVICE void tgc_fft_part(tgc_complex<T>& low, tgc_complex<T>& high, tgc_comp
   const tgc_complex<T> even(half * (low.re + high.re), half * (low.im - high.im));
   const tgc_complex<T> odd(half * (low.im + high.im), half * (high.re - low.re));
   low = tgc_fft_plus(even, odd, w);
-  high = tgc_conj(tgc_fft_plus(even, -odd, w));
+  const tgc_complex<T> mirrored = tgc_fft_plus(even, -odd, w);
+  high = {mirrored.re, T(0) - mirrored.im};  // its conjugate, without the -0 of the last frequency
 }
 // The reverse for frequency k, times 2: the ends of the real row's spectrum count as real.
 template <class T>
