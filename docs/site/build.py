@@ -6,6 +6,7 @@ folder, from which Sphinx makes build/docs/html. The last line printed has the c
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -27,6 +28,12 @@ def missing(inventory: Path) -> list[str]:
     wanted = {entry.path for entry in reference.entries()}
     wanted |= {f"{reference.PACKAGE}.Tensor.{name}" for name in reference.methods()}
     return sorted(wanted - built)
+
+
+def executed(notebook: Path) -> list[object]:
+    """Its cells of code: all of them have run, or the build has failed by a warning."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
 def main() -> int:
@@ -53,9 +60,11 @@ def main() -> int:
     if unbuilt:
         print("docs: not built:", *unbuilt, file=sys.stderr)
         return 1
-    pages = len(sources)
+    pages, notebooks = len(sources), [path for path in sources if path.suffix == ".ipynb"]
+    cells = sum(len(executed(path)) for path in notebooks)
     seconds = time.perf_counter() - start
-    print(f"docs: {pages} pages, {names} public names, {seconds:.0f} s: {html}/index.html")
+    counts = f"{pages} pages, {names} public names, {cells} cells of {len(notebooks)} notebook run"
+    print(f"docs: {counts}, {seconds:.0f} s: {html}/index.html")
     return 0
 
 

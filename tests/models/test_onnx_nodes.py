@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +71,18 @@ def passes(case: Any) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_node_tests(capsys: pytest.CaptureFixture[str]) -> None:
+def test_node_tests(record_property: Callable[[str, object], None]) -> None:
     """Those that fail are listed with a reason, and no fewer pass than once did."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases themselves overflow and divide by zero
         cases = load_model_tests(kind="node")
     failed = {case.name for case in cases if not passes(case)}
     passed = len(cases) - len(failed)
-    with capsys.disabled():
-        print(
-            f"\nonnx {onnx.__version__}: {passed} of {len(cases)} node tests pass, "
-            f"{len(listed() - failed)} of them listed in {LIST.name}"
-        )
+    record_property(
+        "number",
+        f"onnx {onnx.__version__}: {passed} of {len(cases)} node tests pass, "
+        f"{len(listed() - failed)} of them listed in {LIST.name}",
+    )
     assert not failed - listed(), f"not listed in {LIST.name}: {sorted(failed - listed())}"
     assert listed() <= {case.name for case in cases}
     assert passed >= PASSED
