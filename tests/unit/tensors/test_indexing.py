@@ -438,3 +438,35 @@ def test_what_writes_nothing_has_zero_gradients(name: str) -> None:
 
     for first in (False, True):
         assert gradients(tc, first) == gradients(torch, first)
+
+
+LIST_KEYS: dict[str, Key] = {
+    "two Tensors": lambda lib: [array(lib, 0, 1), array(lib, 1, 2)],
+    "0-d Tensors": lambda lib: [lib.tensor(0, device="cpu"), lib.tensor(1, device="cpu")],
+    "one Tensor": lambda lib: [lib.tensor(0, device="cpu")],
+    "number and Tensor": lambda lib: [0, array(lib, 1, 2)],
+    "lists": lambda lib: [[0, 1], [1, 2]],
+    "tuple": lambda lib: [(0, 1)],
+    "slice": lambda lib: [slice(0, 2), lib.tensor(1, device="cpu")],
+    "none": lambda lib: [None, 0],
+    "ellipsis": lambda lib: [..., 1],
+    "arrays": lambda lib: [np.array([0, 1]), 1],
+    "numbers": lambda lib: [0, 1],
+    "bools": lambda lib: [True, False, True],
+    "many": lambda lib: [0] * 40,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", LIST_KEYS)
+def test_a_list_of_more_than_numbers_is_a_tuple(name: str) -> None:
+    """As PyTorch reads it; ours took whole rows by ``x[[i, j]]``."""
+    torch = pytest.importorskip("torch")
+
+    def both(lib: Any) -> Any:
+        x = lib.arange(12.0, device="cpu").reshape(3, 4)
+        read = x[LIST_KEYS[name](lib)]
+        x[LIST_KEYS[name](lib)] = -1.0
+        return tuple(read.shape), read.tolist(), x.tolist()
+
+    assert both(tc) == both(torch)

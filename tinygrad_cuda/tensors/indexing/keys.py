@@ -6,7 +6,7 @@ integer Tensor is an integer; its value stays on the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,9 +162,21 @@ def _consumed(entry: Any) -> int:
     return len(entry.shape) if _is_array(entry) and _is_mask(entry) else 1
 
 
+# What makes a short list a key of several entries, as PyTorch has it; longer ones are positions.
+_OF_TUPLES = TensorBase | np.ndarray | list | tuple | range | slice | type(None) | type(Ellipsis)
+LONGEST = 31
+
+
+def _entries(key: Any) -> Iterable[Any]:
+    """The entries of a key; a list that holds more than numbers and bools is one, as a tuple is."""
+    if isinstance(key, list) and len(key) <= LONGEST:
+        return key if any(isinstance(entry, _OF_TUPLES) for entry in key) else (key,)
+    return key if isinstance(key, tuple) else (key,)
+
+
 def _items(op: str, key: Any, rank: int) -> list[Any]:
     """The key as a list with one entry for every dimension, Ellipsis written out."""
-    parts = [_as_array(op, entry) for entry in (key if isinstance(key, tuple) else (key,))]
+    parts = [_as_array(op, entry) for entry in _entries(key)]
     parts = [_index_of(op, part) for part in parts]
     used = sum(_consumed(part) for part in parts)
     ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
