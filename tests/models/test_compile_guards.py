@@ -1207,3 +1207,31 @@ def test_what_a_call_changes_itself_is_refused_in_the_end() -> None:
     with pytest.raises(tc.CompileError, match="3 calls in a row"):
         for _ in range(3):
             compiled(tc.ones(1))
+
+
+class _Rates:
+    beta = 2.0
+
+    def __init__(self) -> None:
+        self.alpha = 2.0
+
+
+READERS: dict[str, Any] = {
+    "object": lambda rates, x: x * object.__getattribute__(rates, "alpha"),
+    "bound": lambda rates, x: x * rates.__getattribute__("alpha"),
+    "type": lambda rates, x: x * type.__getattribute__(type(rates), "beta"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_attributes_read_by_getattribute_are_followed(name: str) -> None:
+    """They were frozen."""
+    rates, read = _Rates(), READERS[name]
+    step = tc.compile(lambda x: read(rates, x))
+    x = tc.ones(1, device="cpu")
+    try:
+        assert step(x).item() == 2
+        rates.alpha = _Rates.beta = 3.0
+        assert step(x).item() == 3
+    finally:
+        _Rates.beta = 2.0
