@@ -205,3 +205,7 @@ class UNet(nn.Module):
         up = self.up2(tc.cat([F.interpolate(low, scale_factor=2), half], 1), time)
         up = self.up1(tc.cat([F.interpolate(up, scale_factor=2), full], 1), time)
         return self.last(F.silu(self.norm(up)))
+
+
+if __name__ == "__main__":
+    raise SystemExit("ddpm.py has the formulas and the networks; run diffusion.py")

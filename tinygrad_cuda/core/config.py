@@ -268,7 +268,7 @@ class Settings:
         names = [variable.name for variable in VARIABLES]
         for name in sorted(os.environ):
             if name.startswith("TGC_") and name not in names:
-                near = difflib.get_close_matches(name, names, 1)
+                near = difflib.get_close_matches(name, names, 1, 0.8)
                 _warn(f"{name} is no variable of tinygrad_cuda"
                       + (f"; did you mean {near[0]}?" if near else ""))  # fmt: skip
 

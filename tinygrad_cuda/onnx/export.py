@@ -104,21 +104,13 @@ def export(
             OP, "there is no export to this opset", expect=f"{OLDEST} to {NEWEST}",
             actual=str(opset_version),
         )  # fmt: skip
-    if not export_params or keep_initializers_as_inputs:
-        raise ArgumentError(
-            OP, "weights are initializers of the file, and no inputs",
-            expect="export_params=True, keep_initializers_as_inputs=False",
-            actual=f"{bool(export_params)}, {bool(keep_initializers_as_inputs)}",
-        )  # fmt: skip
+    _check_weights(export_params, keep_initializers_as_inputs)
     args = args if isinstance(args, tuple) else (args,)
     options = dict(kwargs or {})
     given = [value for value in leaves((args, options)) if isinstance(value, TensorBase)]
     inputs = _names("input", input_names, len(given))
-    axes = dynamic_axes or dynamic_shapes or {}
-    if not isinstance(axes, Mapping):
-        axes = dict(zip(inputs, axes, strict=len(inputs) == len(axes)))
-    results = () if output_names is None else output_names
-    dynamic = _dynamic(inputs, given, {k: v for k, v in axes.items() if k not in results})
+    axes = _named_axes(dynamic_axes or dynamic_shapes or {}, inputs, output_names or ())
+    dynamic = _dynamic(inputs, given, axes)
     state = _NamedState(model)
     with _evaluating(model):
         recorded = record(model, args, options, dynamic, state.has)
@@ -186,6 +178,26 @@ def _names(stem: str, given: Sequence[str] | None, count: int) -> list[str]:
             OP, f"{stem}_names do not fit", expect=f"{count} different names", actual=str(given)
         )
     return list(given)
+
+
+def _check_weights(stored: bool, as_inputs: bool) -> None:
+    if not stored or as_inputs:
+        raise ArgumentError(
+            OP, "weights are initializers of the file, and no inputs",
+            expect="export_params=True, keep_initializers_as_inputs=False",
+            actual=f"{bool(stored)}, {bool(as_inputs)}",
+        )  # fmt: skip
+
+
+def _named_axes(axes: Any, inputs: list[str], results: Sequence[str]) -> dict[str, Any]:
+    """Dynamic axes by names of inputs; those of results follow."""
+    named = axes if isinstance(axes, Mapping) else dict(zip(inputs, axes))
+    if len(axes) > len(inputs) and named is not axes:
+        raise ArgumentError(
+            OP, "dynamic_shapes has more entries than there are inputs",
+            expect=f"at most {len(inputs)}", actual=str(len(axes)),
+        )  # fmt: skip
+    return {name: dims for name, dims in named.items() if name not in results}
 
 
 def _dynamic(

@@ -140,6 +140,8 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         return _converted(array, dtype)
     kinds: set[Any] = set()
     _collect_kinds(data, kinds)
+    if array.dtype.kind in "Ouf" and kinds and kinds <= {int, bool}:
+        array = _whole(data, dtypes.int64)  # one is beyond them
     if any(isinstance(kind, DType) for kind in kinds):
         own = [kind if isinstance(kind, DType) else _of_python(kind) for kind in kinds]
         return _converted(array, functools.reduce(dtypes.promote, own))

@@ -97,6 +97,8 @@ def _of_two(
         else:
             site = site or site_of(sys._getframe(1))
             a, b = promoted(name, input, other, recorder, site, floating)
+            if a.device is not b.device:  # an array's is cpu
+                op.inferred((a, b))
             one = input if isinstance(input, TensorBase) else other
             strided = isinstance(one, TensorBase) and one._strides is not None
             if exact and a.dtype.is_half and isinstance(one, TensorBase):
@@ -304,12 +306,13 @@ bitwise_xor = _binary(elementwise.bitwise_xor, "bitwise_xor", "Bitwise xor of in
 
 
 def or_unlike(function: Callable[..., Tensor]) -> Callable[[Any, Any], Any]:
-    """`==` and `!=`, which of None, a text or another object is False and True, as in PyTorch."""
+    """`==` and `!=`, which of None, a text, a list or another object is False and True."""
 
     def compare(input: Any, other: Any) -> Any:
-        if isinstance(other, TensorBase | bool | int | float | complex | np.ndarray | np.generic):
+        number = isinstance(other, np.generic) and not isinstance(other, np.flexible)
+        if number or isinstance(other, TensorBase | bool | int | float | complex | np.ndarray):
             return function(input, other)
-        return function(input, other) if isinstance(other, list | tuple) else NotImplemented
+        return NotImplemented
 
     compare.__name__ = function.__name__
     return compare

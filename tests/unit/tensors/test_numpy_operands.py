@@ -174,3 +174,33 @@ def test_alpha_of_mixed_dtypes() -> None:
         total = lib.add(lib.tensor([1], dtype=lib.int32), lib.tensor([True]), alpha=3)
         assert total.tolist() == [4]
         assert str(total.dtype).endswith("int32")
+
+
+@pytest.mark.parametrize("array", [np.ones(3, np.float32), np.ones(3)], ids=["float32", "float64"])
+def test_arrays_are_refused_on_another_device_every_time(array: Any) -> None:
+    """Once an operation had met a number, an array of cpu was taken for a value of the device."""
+    x = tc.ones(3, device="emu")
+    (x * 2.5).tolist()
+    (x * np.float64(2.5)).tolist()
+    for function in (lambda: x * array, lambda: x - array, lambda: tc.maximum(x, array)):
+        with pytest.raises(tc.DeviceError, match="different devices"):
+            function()
+
+
+def test_lists_and_texts_are_not_equal_to_tensors() -> None:
+    for lib in (tc, torch):
+        x = lib.tensor([1.0, 2.0], device="cpu")
+        for other in ([1.0, 2.0], (1.0, 2.0), np.str_("a"), "a", None):
+            assert (x == other) is False
+            assert (other == x) is False
+            assert (x != other) is True
+
+
+@pytest.mark.parametrize("data", [2**63, [2**63], [2**64, 1], [-(2**63) - 1], [2**63, -1]])
+def test_integers_beyond_int64_are_refused(data: Any) -> None:
+    """They wrapped, or were called objects."""
+    for make in (tc.tensor, tc.as_tensor):
+        with pytest.raises(tc.ArgumentError, match="does not fit int64"):
+            make(data, device="cpu")
+    assert tc.tensor([2**63, 0.5], device="cpu").dtype == tc.float32
+    assert tc.tensor([2**63 - 1], device="cpu").item() == 2**63 - 1
