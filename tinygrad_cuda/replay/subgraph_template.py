@@ -201,9 +201,8 @@ def only_result(
     call.codes = codes
     node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = head
     node.device = call.device = inputs[0].device
-    node.site, node.piece = site, call
+    node.site, node.piece, call.ends = site, call, (ref(node),)
     call.used = call._nodes = node.storage = node.spent = None
-    call.ends = (ref(node),)
     return node
 
 

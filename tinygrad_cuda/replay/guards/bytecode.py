@@ -17,7 +17,8 @@ from tinygrad_cuda.core.errors import RawSite
 GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 # Code that names one of these reads attributes by their texts.
-BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__", "__getattribute__"}
+_BY_TEXT = "getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__"
+BY_TEXT = frozenset((*_BY_TEXT, "__getattribute__"))
 # And code that names one of these may meet an object without an attribute.
 MISSING = frozenset({"AttributeError", "suppress", "Exception", "BaseException"})
 
