@@ -854,6 +854,15 @@ for _name in ["index_select", "gather", "take_along_dim"]:
     pick(_name, "ai", _take(_name))
 
 
+def _at_list(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
+    """Reading by a list, which is a tuple where it holds more than numbers."""
+    if x.dim() < 2 or not x.numel():
+        return None
+    first, second = (places(resized(i, 3), x.shape[axis]) for axis in range(2))
+    keys = ([first, second], [first], [0, second], [slice(None), second], [None, 0], [..., [0]])
+    return x[keys[k.randrange(len(keys))]]
+
+
 def _at_tensor(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
     """Reading at tensors of indices, among slices."""
     if not x.dim() or not x.numel():
@@ -885,6 +894,7 @@ pick(
     "index list", "a", lambda lib, k, x: x[[k.some(x, 0) for _ in range(3)]] if x.numel() else None
 )
 pick("take", "ai", lambda lib, k, x, i: x.take(places(i, x.numel())) if x.numel() else None)
+pick("index list of entries", "ai", _at_list)
 pick("index mask", "aB", lambda lib, k, x, m: x[m.expand_as(x)])
 pick(
     "index mask of rows",
