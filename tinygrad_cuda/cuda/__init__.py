@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import OutOfMemoryError as OutOfMemoryError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import readable
 from tinygrad_cuda.cuda import amp, nvtx
