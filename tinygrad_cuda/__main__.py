@@ -22,10 +22,6 @@ COMMANDS = {
     "bench": "measure against PyTorch, JAX and tinygrad (in a checkout of the source)",
     "data": "find or fetch a data set",
 }
-PASSED_ON = (
-    "Options that are not among these are passed on to the script, and so is all behind --. "
-    "Those above may stand before the script or behind it."
-)
 MISUSED = 2  # the exit status of a wrong command line, as argparse has it
 
 
@@ -62,8 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == asked:
             command = importlib.import_module(f"tinygrad_cuda.commands.{name.replace('-', '_')}")
             command.arguments(parser_of_it)
-            if any(action.dest == "script" for action in parser_of_it._actions):
-                parser_of_it.epilog = f"{parser_of_it.epilog or ''} {PASSED_ON}".strip()
     options = parsed(parser, given)
     assert command is not None  # the parser requires one
     try:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tinygrad_cuda.commands import add_script
 from tinygrad_cuda.core.errors import ArgumentError, MissingFileError
 from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.graph.draw import draw as draw_graph
@@ -36,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="end the script once it has computed values N times, such as after N steps",
     )
-    add("script", metavar="script [argument ...]", help="a file of Python")
+    add_script(parser, "a file of Python")
 
 
 def run(options: argparse.Namespace) -> int:

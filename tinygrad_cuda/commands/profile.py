@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from tinygrad_cuda.commands import add_script
 from tinygrad_cuda.utils.profiling.averages import GROUPS, SORTS
 from tinygrad_cuda.utils.profiling.script import run_script
 
@@ -25,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the column that orders rows: {', '.join(SORTS)} (default: %(default)s)")  # fmt: skip
     add("--rows", type=int, default=20, help="of each table (default: %(default)s)")
     add("--trace", metavar="FILE", help="write a trace for ui.perfetto.dev, too")
-    add("script", metavar="script [argument ...]", help="a file of Python")
+    add_script(parser, "a file of Python")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from tinygrad_cuda.commands import add_script
 from tinygrad_cuda.core.errors import MissingFileError
 from tinygrad_cuda.kernels import choices, tune
 from tinygrad_cuda.utils.profiling.script import exit_status
@@ -18,9 +19,6 @@ NOTHING = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Adds its options."""
-    parser.add_argument(
-        "script", metavar="script [argument ...]", help="a file of Python that computes on cuda"
-    )
     parser.epilog = (
         "The script runs once, as it is. Each matrix product and convolution that it computes is "
         "timed with every kernel that may be quickest for its shapes, dtype and GPU. The quickest "
@@ -29,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "computes there, and there are no kernels to choose from. On emu the times say nothing "
         "about a GPU."
     )
+    add_script(parser, "a file of Python that computes on cuda")
 
 
 def run(options: argparse.Namespace) -> int:

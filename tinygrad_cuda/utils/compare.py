@@ -47,10 +47,8 @@ class Verdict(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the subcommand."""
+    """The options of the subcommand."""
     add = parser.add_argument
-    add("script", type=Path, metavar="script [argument ...]",
-        help="a training script, written for torch or for tinygrad_cuda")  # fmt: skip
     add("--against", choices=["torch"], default="torch",
         help="the reference, which must be installed (default: %(default)s)")  # fmt: skip
     add("--steps", type=int, default=3,

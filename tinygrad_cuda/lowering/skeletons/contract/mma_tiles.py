@@ -270,7 +270,7 @@ MMA_TILES = (
     MmaTile(128, 16, 64, 8, 0.088),
     MmaTile(16, 256, 32, 1, 0.09),
 )
-# Where copies are made at once, none is on its way to a third slot.
+# Synchronous copies, below sm_80, need double buffering and no longer ring.
 SYNCHRONOUS_TILES = tuple(replace(tile, stages=2) for tile in MMA_TILES)
 
 WGMMA_TILES = (
