@@ -7,15 +7,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
+from tinygrad_cuda.backend.cpu import backend as cpu_backend
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.observer import Scopes, watched
 from tinygrad_cuda.profiler import profile, record_function, schedule
+from tinygrad_cuda.utils.profiling import recorder
 from tinygrad_cuda.utils.profiling.averages import time_text
 from tinygrad_cuda.utils.profiling.events import RECORDING
 
@@ -120,6 +123,21 @@ def test_single_events(device: str) -> None:
     assert sum(row.self_cpu_time_total for row in by_op.values()) == pytest.approx(own)
     matmul = [e.cpu_time_total for e in products]
     assert by_op["matmul"].cpu_time_total == pytest.approx(sum(matmul))
+
+
+def test_times_are_exact_on_a_machine_that_is_long_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock of 30 years in nanoseconds has more digits than a float64 of microseconds."""
+    years = 10**18
+    for module in recorder, cpu_backend:
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: perf_counter_ns() + years)
+    with profile() as p:
+        (tc.ones(3, 4, device="cpu") @ tc.ones(4, 5, device="cpu")).exp().numpy()
+    events = p.events()
+    assert min(e.time_range.start for e in events) == 0
+    for event in events:
+        total = event.cpu_time_total or event.device_time_total
+        assert event.time_range.elapsed_us() == pytest.approx(total, abs=1e-6)
+        assert total * 1e3 == pytest.approx(round(total * 1e3), rel=1e-9)
 
 
 def test_ops_are_recorded_as_before_and_after() -> None:

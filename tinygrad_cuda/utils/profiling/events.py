@@ -24,7 +24,7 @@ RECORDING: tuple[tuple[Any, str], ...] = (
 
 
 class Interval(NamedTuple):
-    """From when to when, in microseconds of one clock."""
+    """From when to when, in microseconds since the first event began."""
 
     start: float
     end: float
@@ -82,18 +82,19 @@ class FunctionEvent:
 
 def events(recorder: ProfileRecorder, works: Works) -> list[FunctionEvent]:
     """All events of a recording, in the order in which they began."""
-    made = [_of_host(span) for span in recorder.spans]
+    began = min((work.start for work in (*recorder.spans, *recorder.kernels)), default=0)
+    made = [_of_host(span, began) for span in recorder.spans]
     for event, outer in zip(made, _enclosing(recorder.spans)):
         event.stack[:0] = [span.name for span in outer]
-    made += [_of_kernel(run, works) for run in recorder.kernels]
+    made += [_of_kernel(run, works, began) for run in recorder.kernels]
     return sorted(made, key=lambda event: event.time_range.start)
 
 
-def _of_host(span: HostSpan) -> FunctionEvent:
-    when = Interval(span.start * _MICRO, span.end * _MICRO)
+def _of_host(span: HostSpan, began: int) -> FunctionEvent:
+    when = _interval(span.start - began, span.end - span.start)
     event = FunctionEvent(span.name, span.kind, "cpu", when)
     event.thread, event.nbytes = span.thread, span.nbytes
-    event.cpu_time_total = when.elapsed_us()
+    event.cpu_time_total = (span.end - span.start) * _MICRO
     event.self_cpu_time_total = (span.end - span.start - span.inner) * _MICRO
     event.input_shapes = [list(shape) for shape in span.shapes]
     if span.site is not None:
@@ -101,16 +102,20 @@ def _of_host(span: HostSpan) -> FunctionEvent:
     return event
 
 
-def _of_kernel(run: KernelRun, works: Works) -> FunctionEvent:
+def _of_kernel(run: KernelRun, works: Works, began: int) -> FunctionEvent:
     work = works.of(run.work)
-    start = run.start * _MICRO
-    when = Interval(start, start + run.nanoseconds * _MICRO)
+    when = _interval(run.start - began, run.nanoseconds)
     event = FunctionEvent(work.name, "kernel", str(run.device), when)
-    event.device_time_total = event.self_device_time_total = when.elapsed_us()
+    event.device_time_total = event.self_device_time_total = run.nanoseconds * _MICRO
     event.flops, event.nbytes = work.flops, work.nbytes
     lines = (works.origin(node).line for node in work.nodes)
     event.stack = list(dict.fromkeys(line for line in lines if line))
     return event
+
+
+def _interval(start: float, nanoseconds: float) -> Interval:
+    """Nanoseconds since the first event began, so that a machine long up rounds nothing away."""
+    return Interval(start * _MICRO, (start + nanoseconds) * _MICRO)
 
 
 def _enclosing(spans: list[HostSpan]) -> list[list[HostSpan]]:
