@@ -1,4 +1,4 @@
-"""One perceptron on six levels, from PyTorch to PTX: `python -m examples.levels`.
+"""One perceptron on seven levels, from PyTorch to PTX: `python -m examples.levels`.
 
 Each level trains the same network (784-128-10, ReLU, cross-entropy, SGD) from the same numbers, and
 is first compared with saved tensors. Then it is timed on MNIST (TGC_DATA names the folder), or on
@@ -22,6 +22,7 @@ LEVELS = {
     "by_hand": "NumPy, derivatives by hand",
     "in_c": "C",
     "naive_cuda": "CUDA C++, a thread for each output",
+    "cublas": "cuBLAS, and three kernels",
     "ptx": "PTX, forward and backward by hand",
     "framework": "this framework",
 }

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from pretended_gpu import Driver, pretended_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from examples.levels import __main__ as table  # noqa: E402
-from examples.levels import by_hand, framework, in_c, naive_cuda, ptx, task  # noqa: E402
+from examples.levels import (  # noqa: E402
+    by_hand,
+    cublas,
+    framework,
+    in_c,
+    naive_cuda,
+    ptx,
+    task,
+)
+from tinygrad_cuda.backend import registry  # noqa: E402
 
 U32 = np.uint64(0xFFFFFFFF)
 
@@ -51,6 +63,63 @@ def test_the_assembler_takes_the_ptx(tmp_path: Path) -> None:
         path = ROOT / "examples" / "levels" / "ptx.ptx"
         made = subprocess.run([*command, str(path)], capture_output=True, text=True)
         assert made.returncode == 0, made.stderr
+
+
+class ColumnMajor:
+    """`nvmath.bindings.cublas` on the pretended GPU: sgemm as BLAS defines it, in stream order."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.stream, self.calls = driver, 0, 0
+
+    def create(self) -> int:
+        return 7
+
+    def set_stream(self, handle: int, stream: int) -> None:
+        assert handle == 7
+        self.stream = stream
+
+    def columns(self, address: int, rows: int, count: int, lead: int) -> np.ndarray:
+        assert lead >= rows
+        size = lead * (count - 1) + rows
+        self.driver.inside(address, 4 * size)
+        flat = np.frombuffer((ctypes.c_float * size).from_address(address), np.float32)
+        return np.lib.stride_tricks.as_strided(flat, (rows, count), (4, 4 * lead))
+
+    def sgemm(
+        self, handle: int, turn_a: int, turn_b: int, m: int, n: int, k: int, alpha: int, a: int,
+        a_lead: int, b: int, b_lead: int, beta: int, c: int, c_lead: int,
+    ) -> None:  # fmt: skip
+        scale, rest = (ctypes.c_float.from_address(number).value for number in (alpha, beta))
+        self.calls += 1
+
+        def run() -> None:
+            first = self.columns(a, *((k, m) if turn_a else (m, k)), a_lead)
+            second = self.columns(b, *((n, k) if turn_b else (k, n)), b_lead)
+            result = self.columns(c, m, n, c_lead)
+            product = (first.T if turn_a else first) @ (second.T if turn_b else second)
+            result[...] = scale * product + (rest * result if rest else 0)
+
+        next(s for s in self.driver.streams if int(s) == self.stream).give(run)
+
+
+def test_the_cublas_level_trains_as_numpy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the pretended GPU: its products by address, its kernels, and the order of both."""
+    with pretended_gpu() as driver:
+        library = ColumnMajor(driver)
+        monkeypatch.setitem(sys.modules, "nvmath", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublas=library))
+        for mine, other in zip(cublas.train(small()), by_hand.train(small())):
+            np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
+    assert library.calls == 7 * len(small().x)
+
+
+def test_the_cublas_level_refuses_a_tensor_that_moves() -> None:
+    """A kernel that writes to a copy would leave cuBLAS with an address of nothing."""
+    backend = type(registry.get(cublas.tc.device("emu")))
+    assert not backend.writes_in_place
+    library = SimpleNamespace(address=lambda tensor: tensor.realized().storage.address)
+    with pytest.raises(RuntimeError, match="moved a Tensor"):
+        cublas.on_device(small(), library, "emu")
 
 
 class PtxMachine:
@@ -220,4 +289,5 @@ def test_the_table_says_what_cannot_run(capsys: pytest.CaptureFixture[str]) -> N
         pytest.skip("with a GPU every level runs")
     row = table.run("ptx", 2, 4)
     assert "cannot run here: PTX needs a GPU" in row and " 200" not in row
+    assert "cannot run here: cuBLAS needs a GPU" in table.run("cublas", 2, 4)
     assert table.lines_of_code("by_hand") == 23

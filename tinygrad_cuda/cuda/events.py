@@ -106,6 +106,15 @@ class Stream:
     def __init__(self, device: Any = None, priority: int = 0, **options: Any) -> None:
         self.device: Device = as_device("cuda" if device is None else device)
 
+    @property
+    def cuda_stream(self) -> int:
+        """The driver's handle (`CUstream`), for a library whose work is to run in this order.
+
+        Raises:
+            DeviceError: there is no usable GPU.
+        """
+        return int(runtime_of(self.device).stream)
+
     def synchronize(self) -> None:
         """Waits for all work on the GPU."""
         runtime_of(self.device).synchronize()

@@ -82,7 +82,8 @@ class FunctionEvent:
 
 def events(recorder: ProfileRecorder, works: Works) -> list[FunctionEvent]:
     """All events of a recording, in the order in which they began."""
-    began = min((work.start for work in (*recorder.spans, *recorder.kernels)), default=0)
+    starts = [span.start for span in recorder.spans] + [run.start for run in recorder.kernels]
+    began = min(starts, default=0)
     made = [_of_host(span, began) for span in recorder.spans]
     for event, outer in zip(made, _enclosing(recorder.spans)):
         event.stack[:0] = [span.name for span in outer]
