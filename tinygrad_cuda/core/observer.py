@@ -10,9 +10,23 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 HTOD, DTOH = "Memcpy HtoD", "Memcpy DtoH"  # spans of copies, by CUPTI's names
+
+
+class MemoryChange(NamedTuple):
+    """Memory that a value took or let go.
+
+    Attributes:
+        kernel: the number of the kernel, or NumPy step, that did so; -1 at the end of the run.
+        node: of a value that is stored it; else one that the kernel computes. None at the end.
+        nbytes: that it took; below 0 if it let them go.
+    """
+
+    kernel: int
+    node: Any
+    nbytes: int
 
 
 class Observer(Protocol):
@@ -53,8 +67,12 @@ class Observer(Protocol):
         """
         ...
 
-    def ran(self, executable: Any, memory: Sequence[Any]) -> None:
-        """A plan is about to run in this memory, which is empty on cpu."""
+    def ran(self, executable: Any, memory: Sequence[Any]) -> list[MemoryChange] | None:
+        """A plan is about to run in this memory, which is empty on cpu.
+
+        Returns:
+            Where a run on cpu enters what its steps take and let go; None if nobody asks.
+        """
         ...
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex, NoMemory
+from tinygrad_cuda.backend.cpu.held_arrays import HeldArrays
 from tinygrad_cuda.backend.cpu.lowering import ARGUMENTS, NumpyProgram
 from tinygrad_cuda.backend.cpu.rows import check, has_argument, reference_of, resolved
 from tinygrad_cuda.core.config import settings
@@ -134,9 +135,10 @@ class CpuExecutable:
         values[ARGUMENTS] = arguments
         for slot, index in lowered.inputs:
             values[index] = inputs[slot]
+        held: HeldArrays | None = None
         with np.errstate(all="ignore"):
             if watched.observer is not None:
-                self._run_observed(values, watched.observer)
+                held = self._run_observed(values, inputs, watched.observer)
             elif settings.debug >= 2:
                 self._run_timed(values)
             else:
@@ -149,6 +151,8 @@ class CpuExecutable:
         for position, slot in self.program.overwrites.items():
             inputs[slot][...] = results[position]
             results[position] = inputs[slot]
+        if held is not None:
+            held.end(results, self.program.outputs)
         return results
 
     def _run(self, values: list[Any]) -> None:
@@ -174,10 +178,13 @@ class CpuExecutable:
         except MemoryError as error:
             raise NoMemory(self.program.outputs[number], str(error)) from None
 
-    def _run_observed(self, values: list[Any], observer: Observer) -> None:
-        """Reports each step that computes something, with its nodes."""
+    def _run_observed(
+        self, values: list[Any], inputs: Sequence[Any], observer: Observer
+    ) -> HeldArrays | None:
+        """Reports each step that computes something, with its nodes; what it took, if asked."""
         device, lowered = self.program.device, self.lowered
-        observer.ran(self, ())
+        changes = observer.ran(self, ())
+        held = None if changes is None else HeldArrays(lowered, values, inputs, changes)
         number = 0
         try:
             for step, nodes in zip(lowered.steps, lowered.members):
@@ -187,9 +194,12 @@ class CpuExecutable:
                 step(values)
                 if nodes:
                     observer.kernel(device, nodes, start, perf_counter_ns())
+                if held is not None:
+                    held.after(nodes)
                 number += 1
         except MemoryError as error:
             raise self._no_memory(number, error) from None
+        return held
 
     def _run_timed(self, values: list[Any]) -> None:
         """Prints a line a step, named by its last node."""

@@ -45,6 +45,7 @@ class NumpyProgram:
         members: the nodes of each step; none of one that only lets values go.
         nodes: what is computed, in that order.
         outputs: slots of the results.
+        over: values that take the memory of an operand, if that lies as they do, and which.
     """
 
     def __init__(self, program: Program) -> None:
@@ -53,6 +54,7 @@ class NumpyProgram:
         self.owners: list[Node | None] = []
         self.members: list[list[Node]] = []
         self.nodes: list[Node] = []
+        self.over: dict[Node, Node] = {}
         self._slots: dict[Node, int] = {}
         self._arrays: dict[int, int] = {}
         order = topological(program.outputs)
@@ -80,6 +82,10 @@ class NumpyProgram:
             for node, slot in self._slots.items()
             if node.op is common.buffer
         ]
+
+    def slot(self, node: Node) -> int:
+        """Where the value of a node that is computed stands in the table."""
+        return self._slots.get(node, -1)
 
     def _needed(self) -> list[Node]:
         """Nodes that some result is computed from, sources first."""
@@ -159,14 +165,16 @@ class NumpyProgram:
             return _filling(call, read, write, node)
         if form.kind == "update":
             target = form.sources[0]
-            free = isinstance(target, Node) and lives.free_at(target, number)
-            return _updating(call, read, write, not free)
+            if isinstance(target, Node) and lives.free_at(target, number):
+                self.over[node] = target
+            return _updating(call, read, write, node not in self.over)
         if form.kind != "out" or not node.shape:
             return _calling(call, read, write)
         pooled = bytes_of(node) >= SMALLEST_POOLED
         new = _filling(call, read, write, node) if pooled else _calling(call, read, write)
         for slot, source in zip(read, form.sources):
             if _may_hold(source, node) and lives.free_at(source, number):
+                self.over[node] = source
                 others = [other for other in form.sources if other is not source]
                 if pooled or any(map(_has_order, others)):
                     return _into_row_major(call, read, write, slot, new)
@@ -207,6 +215,7 @@ class NumpyProgram:
             given = reusable.get(k)
             if result >= 0 and form.kind == "out" and given and _may_hold(given, node):
                 reuses = read[self._slot_of(given)]
+                self.over[node] = given
             members.append(
                 Member(form.call, form.kind == "out", positions, node.dtype.numpy, result, reuses)
             )

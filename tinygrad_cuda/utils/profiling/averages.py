@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.errors import ArgumentError, Site
+from tinygrad_cuda.utils.profiling.memory_changes import RunChanges
 from tinygrad_cuda.utils.profiling.pictures import RooflinePoint
-from tinygrad_cuda.utils.profiling.work import KernelWork, Works
+from tinygrad_cuda.utils.profiling.work import KernelWork, Origin, Works
 
 if TYPE_CHECKING:
     from tinygrad_cuda.core.device import Device
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
 
 GROUPS = ("op", "kernel", "module", "line", "phase")
+MEMORY = "[memory]"  # the row of what is let go outside of an op, by PyTorch's name
 _MICRO = 1e-3  # microseconds in a nanosecond
 
 
@@ -32,6 +35,10 @@ class FunctionEventAvg:
         flops, nbytes: by the model of cost.
         least_time: microseconds that the device needs for these at least, by its measured roof; 0
             where there is none.
+        self_cpu_memory_usage, self_device_memory_usage: bytes of arrays that its steps made on
+            cpu, less those that they let go; the same of kernels on ``emu`` and ``cuda``.
+        cpu_memory_usage, device_memory_usage: with those of ops that were recorded inside of a
+            range or a Module.
         input_shapes, stack: what they were grouped by, if they were.
         recorded: how often the host recorded the op.
     """
@@ -44,6 +51,8 @@ class FunctionEventAvg:
         self.forward_time = self.backward_time = 0.0
         self.flops = 0.0
         self.nbytes = 0.0
+        self.cpu_memory_usage = self.self_cpu_memory_usage = 0
+        self.device_memory_usage = self.self_device_memory_usage = 0
         self.input_shapes = ""
         self.stack: list[str] = []
         self.limit = ""
@@ -89,6 +98,31 @@ class FunctionEventAvg:
         """`self_device_time_total`, by its older name."""
         return self.self_device_time_total
 
+    @property
+    def cuda_memory_usage(self) -> int:
+        """`device_memory_usage`, by its older name."""
+        return self.device_memory_usage
+
+    @property
+    def self_cuda_memory_usage(self) -> int:
+        """`self_device_memory_usage`, by its older name."""
+        return self.self_device_memory_usage
+
+    def add_memory(self, on_cpu: bool, nbytes: int, own: bool = True) -> None:
+        """Adds what an op took, or let go.
+
+        Args:
+            on_cpu: whether on cpu; else on another device.
+            nbytes: how much; below 0 if it let them go.
+            own: whether the op is one of this row's, not one inside.
+        """
+        if on_cpu:
+            self.cpu_memory_usage += nbytes
+            self.self_cpu_memory_usage += nbytes * own
+        else:
+            self.device_memory_usage += nbytes
+            self.self_device_memory_usage += nbytes * own
+
     def __repr__(self) -> str:
         return (
             f"<FunctionEventAvg key={self.key} count={self.count} "
@@ -111,6 +145,12 @@ SORTS: dict[str, Callable[[FunctionEventAvg], float]] = {
     "cuda_time": lambda row: row.device_time,
     "cuda_time_total": lambda row: row.device_time_total,
     "self_cuda_time_total": lambda row: row.self_device_time_total,
+    "cpu_memory_usage": lambda row: row.cpu_memory_usage,
+    "self_cpu_memory_usage": lambda row: row.self_cpu_memory_usage,
+    "device_memory_usage": lambda row: row.device_memory_usage,
+    "self_device_memory_usage": lambda row: row.self_device_memory_usage,
+    "cuda_memory_usage": lambda row: row.device_memory_usage,
+    "self_cuda_memory_usage": lambda row: row.self_device_memory_usage,
     "count": lambda row: float(row.count),
     "flops": lambda row: row.flops,
     "bytes": lambda row: row.nbytes,
@@ -126,6 +166,7 @@ class EventList(list[FunctionEventAvg]):
         notes: lines that stand below each table.
         device_times: microseconds of copies to the device, of kernels, and of copies back.
         with_flops: whether tables have a column of FLOPs.
+        profile_memory: whether tables have columns of memory.
     """
 
     def __init__(
@@ -135,10 +176,12 @@ class EventList(list[FunctionEventAvg]):
         notes: Sequence[str],
         device_times: tuple[float, float, float] = (0.0, 0.0, 0.0),
         with_flops: bool = False,
+        profile_memory: bool = False,
     ) -> None:
         super().__init__(rows)
         self.by, self.notes = by, list(notes)
         self.device_times, self.with_flops = device_times, with_flops
+        self.profile_memory = profile_memory
 
     def total_average(self) -> FunctionEventAvg:
         """All rows as one."""
@@ -151,6 +194,8 @@ class EventList(list[FunctionEventAvg]):
             total.self_device_time_total += row.self_device_time_total
             total.flops += row.flops
             total.nbytes += row.nbytes
+            total.add_memory(True, row.self_cpu_memory_usage)
+            total.add_memory(False, row.self_device_memory_usage)
         return total
 
     def table(
@@ -219,6 +264,7 @@ class EventList(list[FunctionEventAvg]):
             _Column("Self device", lambda row: time_text(row.self_device_time_total)),
             _Column("Self device %", lambda row: _percent(row.self_device_time_total, device)),
             _Column("Device total", lambda row: time_text(row.device_time_total)),
+            *(MEMORY_COLUMNS if self.profile_memory else ()),
             _Column("# of Calls", lambda row: str(row.count)),
         ]
         if self.by in ("module", "line"):
@@ -259,6 +305,22 @@ def time_text(microseconds: float) -> str:
     if microseconds >= 1e3:
         return f"{microseconds / 1e3:.3f}ms"
     return f"{microseconds:.3f}us"
+
+
+def memory_text(nbytes: int) -> str:
+    """Bytes in B, KB, MB or GB, as PyTorch's tables have them."""
+    for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if abs(nbytes) >= size:
+            return f"{nbytes / size:.2f} {unit}"
+    return f"{nbytes} B"
+
+
+MEMORY_COLUMNS = (
+    _Column("CPU Mem", lambda row: memory_text(row.cpu_memory_usage)),
+    _Column("Self CPU Mem", lambda row: memory_text(row.self_cpu_memory_usage)),
+    _Column("CUDA Mem", lambda row: memory_text(row.device_memory_usage)),
+    _Column("Self CUDA Mem", lambda row: memory_text(row.self_device_memory_usage)),
+)
 
 
 def _percent(part: float, whole: float) -> str:
@@ -309,6 +371,7 @@ class Averages:
         if group == "kernel":
             for run in self.recorder.kernels:
                 self._add_kernel(run)
+            self._add_memory(group, shapes, lines)
             return list(self.rows.values())
         if group == "op":
             for span in self.recorder.spans:
@@ -317,6 +380,7 @@ class Averages:
             work = self.works.of(run.work)
             for node, share in work.shares:
                 self._add_node(group, run, work, node, share, shapes, lines)
+        self._add_memory(group, shapes, lines)
         if group == "module":
             self._add_calls()
         for row in self.rows.values():
@@ -361,15 +425,7 @@ class Averages:
     ) -> None:  # fmt: skip
         origin = self.works.origin(node)
         time = run.nanoseconds * _MICRO * share
-        more: list[str] = []
-        if shapes:
-            more.append(str([list(source.shape) for source in node.sources]))
-        if lines:
-            more.append(origin.line)
-        key = {"op": node.op.name, "line": origin.line, "phase": origin.phase}.get(group)
-        row = self.row(origin.module or "(outside of Modules)" if key is None else key, *more)
-        row.input_shapes = more[0] if shapes else ""
-        row.stack = [origin.line] if lines else []
+        row = self._node_row(group, node, shapes, lines)
         row.count += group != "module"
         row.self_device_time_total += time
         row.device_time_total += time
@@ -380,22 +436,65 @@ class Averages:
             row.backward_time += time
         elif origin.phase == "forward":
             row.forward_time += time
+        for around in self._around(group, origin):
+            around.device_time_total += time
+
+    def _node_row(self, group: str, node: Node, shapes: bool, lines: bool) -> FunctionEventAvg:
+        """The row that an op belongs to."""
+        origin = self.works.origin(node)
+        more: list[str] = []
+        if shapes:
+            more.append(str([list(source.shape) for source in node.sources]))
+        if lines:
+            more.append(origin.line)
+        key = {"op": node.op.name, "line": origin.line, "phase": origin.phase}.get(group)
+        row = self.row(origin.module or "(outside of Modules)" if key is None else key, *more)
+        row.input_shapes = more[0] if shapes else ""
+        row.stack = [origin.line] if lines else []
+        return row
+
+    def _around(self, group: str, origin: Origin) -> Iterator[FunctionEventAvg]:
+        """The rows of ranges and Modules inside of which an op was recorded."""
         if group == "op":
-            for name in origin.ranges:
-                self.row(name).device_time_total += time
-            if origin.module:
-                self._add_enclosing(origin.module, "nn.Module: ", time)
-        elif group == "module" and "." in origin.module:
-            self._add_enclosing(origin.module.rpartition(".")[0], "", time)
+            yield from map(self.row, origin.ranges)
+            yield from self._enclosing(origin.module, "nn.Module: ")
+        elif group == "module":
+            yield from self._enclosing(origin.module.rpartition(".")[0], "")
+
+    def _add_memory(self, group: str, shapes: bool, lines: bool) -> None:
+        """What the kernels took and let go; what ended with its run is nobody's."""
+        changes = RunChanges()
+        for run in self.recorder.programs:
+            on_cpu = run.executable.program.device.kind == "cpu"
+            works = self._works_of(run.executable) if group == "kernel" else []
+            for kernel, node, nbytes in changes.of(run):
+                if group == "kernel" and kernel >= 0:
+                    row = self.row(works[kernel].name, works[kernel].shape)
+                elif group == "kernel" or node is None:
+                    row = self.row(MEMORY)
+                else:
+                    row = self._node_row(group, node, shapes, lines)
+                    for around in self._around(group, self.works.origin(node)):
+                        around.add_memory(on_cpu, nbytes, own=False)
+                row.add_memory(on_cpu, nbytes)
+
+    def _works_of(self, executable: Any) -> list[KernelWork]:
+        """The launch, or the NumPy step, of each number of a kernel."""
+        if not isinstance(executable, LoweredExecutable):
+            return [self.works.of(nodes) for nodes in executable.lowered.members if nodes]
+        launches = {
+            stage.kernel: launch for launch in executable.launches for stage in launch.stages
+        }
+        return [self.works.of(launches[kernel]) for kernel in executable.schedule.kernels]
 
     def _least(self, run: KernelRun, work: KernelWork) -> float:
         """Microseconds that a kernel takes at least; 0 where there is no roof."""
         roof = self.roofs.get(run.device)
         return 0.0 if roof is None else 1e6 * roof.least_seconds(work)
 
-    def _add_enclosing(self, path: str, prefix: str, time: float) -> None:
+    def _enclosing(self, path: str, prefix: str) -> Iterator[FunctionEventAvg]:
         while path:
-            self.row(prefix + path).device_time_total += time
+            yield self.row(prefix + path)
             path = path.rpartition(".")[0]
 
     def _add_calls(self) -> None:

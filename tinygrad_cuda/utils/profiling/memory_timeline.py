@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend.cpu.backend import CpuExecutable
+from tinygrad_cuda.backend.cpu.pool import SMALLEST as SMALLEST_POOLED
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.observer import MemoryChange
 from tinygrad_cuda.core.shapes import readable
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.graph.node import Node
@@ -21,6 +23,7 @@ from tinygrad_cuda.lowering.schedule.peak import lifetimes
 from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.utils.profiling import pictures
+from tinygrad_cuda.utils.profiling.memory_changes import most, planned_changes
 from tinygrad_cuda.utils.profiling.work import origin
 
 # In the order in which pictures stack them.
@@ -67,11 +70,14 @@ class PlanMemory:
         scratch: bytes of that which are always there and no value's: gaps of the layout, numbers.
         measured: bytes of the memory that the run was given; None where nothing measures it.
         in_use: bytes that the device's allocator had given out then, to all.
+        changes: what its kernels take and let go, in order: the table's columns of memory. Of
+            a plan on cpu there are none before it ran.
     """
 
     def __init__(self, executable: Any) -> None:
         self.measured: int | None = None
         self.in_use: int | None = None
+        self.changes: list[MemoryChange] = []
         self.values: list[ValueLife] = []
         self.kernels: list[str] = []
         self.predicted = self.scratch = 0
@@ -104,6 +110,16 @@ class PlanMemory:
         there = [v for v in self.values if v.first <= kernel <= v.last]
         return sorted(there, key=lambda value: -value.nbytes)
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that were there before."""
+        return sum(value.nbytes for value in self.values if value.category == "input")
+
+    def count(self, changes: list[MemoryChange]) -> None:
+        """Enters what NumPy's steps took and let go."""
+        self.changes = changes
+        self.measured = self.input_bytes + most(changes)
+
     def _add(self, node: Node, nbytes: int, first: int, last: int, category: str = "") -> None:
         place = origin(node)
         label = "tensor" if node.op is common.buffer else node.label
@@ -131,11 +147,13 @@ class PlanMemory:
         self.predicted = use.inputs + use.outputs + use.arena + own
         fullest = use.peak.nbytes if use.peak is not None else 0
         self.scratch = use.arena - fullest + own
+        self.changes = planned_changes(executable)
 
     def _read_steps(self, executable: CpuExecutable) -> None:
         """NumPy's values from the step that computes them to the last that reads them.
 
-        An estimate: some steps write over an operand, and some need memory of their own.
+        Short ones stay to the end. An estimate: whether a step writes over an operand depends on
+        how that lies in memory, too.
         """
         lowered, program = executable.lowered, executable.program
         steps = [nodes for nodes in lowered.members if nodes]
@@ -150,11 +168,14 @@ class PlanMemory:
                 for source in node.sources:
                     if writer.get(source) != number or views:
                         last[source] = max(last.get(source, 0), until)
+        taken = {source: max(writer[node] - 1, 0) for node, source in lowered.over.items()}
         for node in program.inputs:
             self._add(node, nbytes_of(node), 0, end, "input")
         for node, k in writer.items():
             if node in last and node.op.kind != "movement":
-                self._add(node, nbytes_of(node), k, last[node])
+                nbytes = nbytes_of(node)
+                until = end if nbytes < SMALLEST_POOLED else last[node]
+                self._add(node, nbytes, k, taken.get(node, until))
         totals = (sum(self.held(k).values()) for k in range(len(self.kernels)))
         self.predicted = max(totals, default=0)
 

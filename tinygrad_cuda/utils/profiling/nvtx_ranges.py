@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
-from tinygrad_cuda.core.observer import watched
+from tinygrad_cuda.core.observer import MemoryChange, watched
 from tinygrad_cuda.cuda import nvtx
 from tinygrad_cuda.utils.profiling.session import refuse_second
 
@@ -53,7 +53,7 @@ class _NvtxObserver(threading.local):
     ) -> None:
         """Nothing: Nsight sees kernels by itself."""
 
-    def ran(self, executable: Any, memory: Sequence[Any]) -> None:
+    def ran(self, executable: Any, memory: Sequence[Any]) -> list[MemoryChange] | None:
         """Nothing: there is no table."""
 
 

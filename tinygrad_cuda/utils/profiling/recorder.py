@@ -16,7 +16,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda.cupti import TimedKernel
 from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.errors import RawSite
-from tinygrad_cuda.core.observer import LineScope, scopes
+from tinygrad_cuda.core.observer import LineScope, MemoryChange, scopes
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, Op, current_site
 
@@ -75,12 +75,14 @@ class PlanRun(NamedTuple):
         executable: the compiled plan.
         nbytes: of the memory that it was given; None where nothing measures it.
         in_use: bytes that the device's allocator had given out.
+        changes: what its steps took and let go, where it ran on cpu.
     """
 
     start: int
     executable: Any
     nbytes: int | None
     in_use: int | None
+    changes: list[MemoryChange] | None = None
 
 
 class _OpenSpans(threading.local):
@@ -235,14 +237,18 @@ class ProfileRecorder:
         """Whether kernels of this device are launched one by one, so that each can be timed."""
         return self.single_launches or (self.device and device.kind != "cuda")
 
-    def ran(self, executable: Any, memory: Sequence[Any]) -> None:
+    def ran(self, executable: Any, memory: Sequence[Any]) -> list[MemoryChange] | None:
         """A plan is about to run in this memory, which is empty on cpu."""
         device = executable.program.device
         if memory and not self.launches_singly(device):
             for launch in executable.launches:
                 self._launches[launch.name] = device, launch
-        if self.keep and self.memory:
-            self.programs.append(PlanRun(perf_counter_ns(), executable, *_held(executable, memory)))
+        if not (self.keep and self.memory):
+            return None
+        changes: list[MemoryChange] | None = [] if device.kind == "cpu" else None
+        held = _held(executable, memory)
+        self.programs.append(PlanRun(perf_counter_ns(), executable, *held, changes))
+        return changes
 
 
 def _held(executable: Any, memory: Sequence[Any]) -> tuple[int | None, int | None]:

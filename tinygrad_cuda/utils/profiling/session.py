@@ -189,7 +189,8 @@ class profile:
         schedule: gives the action of each step; without it everything is recorded.
         on_trace_ready: called with the profiler when a recording is complete.
         record_shapes: whether `key_averages` can group by shapes of inputs.
-        profile_memory: note the memory of each plan, for `memory_timeline` and traces.
+        profile_memory: note the memory of each plan: tables get columns of what each op took and
+            let go; for `memory_timeline` and traces.
         with_stack: note lines: programs are planned and traced anew, so that each has its own.
         with_flops: tables have a column of FLOPs, which are counted by the model of cost.
         with_modules: note the Module of each op, as `with_stack` does its line.
@@ -380,7 +381,7 @@ class profile:
         averages = Averages(self.recorder, self.works, self.roofs())
         rows = averages.by(by, group_by_input_shape, group_by_stack_n > 0 and self.with_stack)
         times = copies_and_kernels(self.recorder)
-        return EventList(rows, by, self.notes(), times, self.with_flops)
+        return EventList(rows, by, self.notes(), times, self.with_flops, self.profile_memory)
 
     def events(self) -> list[FunctionEvent]:
         """Each event by itself, in the order in which they began: work of the host, and kernels.
@@ -489,6 +490,8 @@ class profile:
         for run in self.recorder.programs:
             plan = PlanMemory(run.executable)
             plan.measured, plan.in_use = run.nbytes, run.in_use
+            if run.changes is not None:
+                plan.count(run.changes)
             plans.append(plan)
         return MemoryTimeline(plans)
 
