@@ -11,8 +11,9 @@ from collections import Counter, defaultdict
 from lab.code_size import PACKAGE, REASONS, long_functions
 
 # PyTorch has these twice: `torch.cuda.amp` derives two from those of `torch.amp`, and a way to
-# prune has the name of a layer. Its distributions and torchvision both have a `Transform`.
-AS_IN_PYTORCH = {"autocast", "GradScaler", "Identity", "Transform"}
+# prune has the name of a layer. Its distributions and torchvision both have a `Transform`; before
+# `torch.profiler` there was `torch.autograd.profiler.profile`.
+AS_IN_PYTORCH = {"autocast", "GradScaler", "Identity", "Transform", "profile"}
 
 
 def test_no_name_is_shared_by_two_classes() -> None:

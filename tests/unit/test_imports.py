@@ -73,6 +73,7 @@ RANKS = {
     "_vmap_internals": 16,
     "hub": 17,
     "profiler": 17,
+    "autograd.profiler": 17,
     "utils.model_zoo": 18,
     "__main__": 17,
     "commands": 18,

@@ -1,5 +1,6 @@
 """Autograd as the user calls it: modes, grad, backward, Function, gradcheck."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda.autograd import anomaly, functional, graph, modes
@@ -39,6 +40,7 @@ __all__ = [
     "inference_mode",
     "is_grad_enabled",
     "no_grad",
+    "profiler",
     "set_detect_anomaly",
     "set_detect_nan",
     "set_grad_enabled",
@@ -48,5 +50,12 @@ __all__ = [
 # PyTorch's names of these modules.
 also_named(__name__, {"anomaly_mode": anomaly, "grad_mode": modes})
 
-if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
-    __getattr__ = missing_from(__name__, lambda: __all__)
+if TYPE_CHECKING:
+    from tinygrad_cuda.autograd import profiler
+else:  # the profiler is imported when first used; for a type checker an unknown name is an error
+    _missing = missing_from(__name__, lambda: __all__)
+
+    def __getattr__(name: str) -> object:
+        if name == "profiler":
+            return importlib.import_module(f"{__name__}.profiler")
+        raise _missing(name)

@@ -17,7 +17,7 @@ from tinygrad_cuda.core.errors import OutOfMemoryError as OutOfMemoryError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import readable
 from tinygrad_cuda.cuda import amp, nvtx
-from tinygrad_cuda.cuda.events import Event, Stream, runtime_of
+from tinygrad_cuda.cuda.events import Event, Stream, StreamContext, require_own, runtime_of
 from tinygrad_cuda.tensors import random
 from tinygrad_cuda.tensors.legacy import ON_GPU
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -25,15 +25,16 @@ from tinygrad_cuda.tensors.tensor import Tensor
 globals().update(ON_GPU)
 
 __all__ = [
-    "Event", "Stream", "amp", "current_device", "current_stream", "default_stream", "device",
-    "device_count", "empty_cache", "get_arch_list", "get_device_capability", "get_device_name",
+    "Event", "Stream", "StreamContext", "amp", "current_device", "current_stream",
+    "default_stream", "device", "device_count", "empty_cache", "get_arch_list",
+    "get_device_capability", "get_device_name",
     "get_device_properties", "get_rng_state", "get_rng_state_all", "init", "initial_seed",
     "ipc_collect", "is_available", "is_bf16_supported", "is_current_stream_capturing",
     "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
     "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory_allocated",
     "memory_cached", "memory_reserved", "memory_stats", "memory_summary", "nvtx",
     "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
-    "set_rng_state", "set_rng_state_all", "stream", "synchronize", *ON_GPU,
+    "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize", *ON_GPU,
 ]  # fmt: skip
 
 
@@ -220,9 +221,22 @@ def current_stream(device: Any = None) -> Stream:
 default_stream = current_stream
 
 
-def stream(stream: Any) -> AbstractContextManager[Any]:
-    """A block in which nothing changes: there is one stream."""
-    return nullcontext(stream)
+def stream(stream: Stream | None) -> StreamContext:
+    """A block in which nothing changes: there is one stream.
+
+    Raises:
+        ArgumentError: it is another library's stream, on which nothing can be launched.
+    """
+    return StreamContext(stream)
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Changes nothing: there is one stream.
+
+    Raises:
+        ArgumentError: it is another library's stream, on which nothing can be launched.
+    """
+    require_own("set_stream", stream)
 
 
 def is_current_stream_capturing() -> bool:

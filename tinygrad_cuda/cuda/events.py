@@ -101,6 +101,12 @@ class Stream:
 
     Args:
         device, priority: accepted as in PyTorch.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> stream = tc.cuda.current_stream()
+        >>> (stream.cuda_stream != 0) == tc.cuda.is_available()
+        True
     """
 
     def __init__(self, device: Any = None, priority: int = 0, **options: Any) -> None:
@@ -108,12 +114,22 @@ class Stream:
 
     @property
     def cuda_stream(self) -> int:
-        """The driver's handle (`CUstream`), for a library whose work is to run in this order.
+        """The driver's handle (`CUstream`) of recorded work's stream; 0 where there is no GPU.
 
-        Raises:
-            DeviceError: there is no usable GPU.
+        A library that is called with it runs after what was launched: `realize` what it reads.
         """
-        return int(runtime_of(self.device).stream)
+        return int(runtime_of(self.device).stream) if driver.available() else 0
+
+    @property
+    def stream_id(self) -> int:
+        """`cuda_stream`, by which PyTorch tells streams apart."""
+        return self.cuda_stream
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.device == self.device
+
+    def __hash__(self) -> int:
+        return hash(self.device)
 
     def synchronize(self) -> None:
         """Waits for all work on the GPU."""
@@ -140,3 +156,38 @@ class Stream:
 
     def __exit__(self, *raised: object) -> None:
         pass
+
+
+class StreamContext:
+    """A block in which nothing changes: there is one stream.
+
+    Args:
+        stream: a `Stream`, or None.
+
+    Raises:
+        ArgumentError: it is another library's stream, on which nothing can be launched.
+    """
+
+    def __init__(self, stream: Stream | None) -> None:
+        require_own("stream", stream)
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *raised: object) -> None:
+        pass
+
+
+def require_own(op: str, stream: Any) -> None:
+    """Raises unless it is the one stream, or None.
+
+    Raises:
+        ArgumentError: it is another.
+    """
+    if stream is not None and not isinstance(stream, Stream):
+        raise ArgumentError(
+            op, "work can be launched on one stream only", expect="tc.cuda.Stream or None",
+            actual=type(stream).__name__,
+            hint="the other library can work on ours: tc.cuda.current_stream().cuda_stream",
+        )  # fmt: skip

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from tinygrad_cuda.core.names import missing_from
 
 __all__ = [
-    "_pytree", "checkpoint", "data", "dlpack", "hooks", "metrics", "model_zoo", "tensorboard",
-    "training",
+    "_pytree", "benchmark", "checkpoint", "data", "dlpack", "hooks", "metrics", "model_zoo",
+    "tensorboard", "training",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from tinygrad_cuda.utils import (
         _pytree,
+        benchmark,
         checkpoint,
         data,
         dlpack,

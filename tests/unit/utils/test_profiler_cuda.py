@@ -223,6 +223,7 @@ def test_events(gpu: None) -> None:
     with pytest.raises(ArgumentError, match="enable_timing=True"):
         start.elapsed_time(tc.cuda.Event())
     stream = tc.cuda.current_stream()
+    assert stream.cuda_stream > 0
     assert stream.record_event().query() in (True, False)
     stream.synchronize()
     assert stream.query() in (True, False)

@@ -14,6 +14,7 @@ from tinygrad_cuda.utils.profiling.work import KernelWork, Origin, Works
 if TYPE_CHECKING:
     from tinygrad_cuda.core.device import Device
     from tinygrad_cuda.graph.node import Node
+    from tinygrad_cuda.utils.profiling.events import FunctionEvent
     from tinygrad_cuda.utils.profiling.recorder import HostSpan, KernelRun, ProfileRecorder
     from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
 
@@ -342,6 +343,18 @@ def _cut(text: str, width: int) -> str:
 def _joined(cells: Sequence[str], sizes: Sequence[int]) -> str:
     first = cells[0].ljust(sizes[0])
     return "  ".join([first, *(c.rjust(s) for c, s in zip(cells[1:], sizes[1:]))]).rstrip()
+
+
+def rows_of(events: Iterable[FunctionEvent]) -> Iterator[FunctionEventAvg]:
+    """A row for each single event."""
+    for event in events:
+        row = FunctionEventAvg(event.name)
+        row.count, row.flops, row.nbytes = 1, event.flops, event.nbytes
+        row.cpu_time_total = event.cpu_time_total
+        row.self_cpu_time_total = event.self_cpu_time_total
+        row.device_time_total = row.self_device_time_total = event.self_device_time_total
+        row.input_shapes = str(event.input_shapes) if event.input_shapes else ""
+        yield row
 
 
 class Averages:
