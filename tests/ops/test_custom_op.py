@@ -137,12 +137,13 @@ def test_validation_compares_the_kernel_with_numpy(request: pytest.FixtureReques
     device_or_skip("emu", request)
     x = tc.tensor([[1.0, 3.0], [2.0, 0.0]], device="emu")
     half = rows_op(
-        numpy=lambda x: (rows_numpy(x)[0] / 2, rows_numpy(x)[1]), gradient=None, samples=None
-    )
+        numpy=lambda x: (rows_numpy(x)[0] / 2, rows_numpy(x)[1]), gradient=None, samples=None,
+        check=False,
+    )  # fmt: skip
     assert half(x)[0].tolist() == [10, 4]  # what the kernel says
     with (
         settings.override(validate=True),
-        pytest.raises(tc.TgcError, match="another output 0 than NumPy"),
+        pytest.raises(tc.TgcError, match="other values than the reference"),
     ):
         half(x)
     with settings.override(validate=True):

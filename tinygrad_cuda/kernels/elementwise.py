@@ -23,6 +23,7 @@ from tinygrad_cuda.kernels.expressions import (
     on_tensors,
     parsed,
 )
+from tinygrad_cuda.kernels.first_use import KINDS, FirstUse
 from tinygrad_cuda.tensors.backward import grad
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import tensor
@@ -46,6 +47,7 @@ def kernel(
     gradient: Gradient = None,
     numpy: Callable[..., Any] | None = None,
     domain: Domain | Mapping[str, Domain] = (-2.0, 2.0),
+    check: bool = True,
 ) -> Decorator:
     """Makes an element by element op from a CUDA expression.
 
@@ -66,6 +68,8 @@ def kernel(
         numpy: ``(*arrays) -> array``, for a text that cannot be translated: loops, calls of other
             functions. Such a text is used as it stands, in float32 or float64.
         domain: bounds of the points of that comparison, for all inputs or by name.
+        check: compare the text's values with the reference's at such points, once for each dtype
+            at the first use on ``emu`` and on ``cuda``; values that differ are a `TgcError`.
 
     Raises:
         ArgumentError: the text is not understood, and there is no `numpy`.
@@ -87,7 +91,7 @@ def kernel(
             actual=f"{type(text).__name__}",
         )  # fmt: skip
 
-    return lambda function: as_op(function, text, numpy, gradient, domain)
+    return lambda function: as_op(function, text, numpy, gradient, domain, check)
 
 
 def as_op(
@@ -96,12 +100,16 @@ def as_op(
     numpy: Callable[..., Any] | None,
     gradient: Gradient,
     domain: Domain | Mapping[str, Domain],
+    check: bool,
 ) -> Callable[..., Any]:
     """The op of a text with the name, the inputs and the description of a function."""
     names = input_names("kernel", function)
     row = elementwise_row(function.__name__, names, text, numpy, gradient)
     if not isinstance(row.op.gradient, str):
         check_gradient(row, domain)
+    if check:
+        points = [_points(row, number, domain) for number in range(len(names))]
+        row = row._replace(unchecked=FirstUse(points))
     return described(function, _by_position(row))
 
 
@@ -112,16 +120,20 @@ class KernelRow(NamedTuple):
         op: the row.
         names: of its inputs.
         floating: integers become floats.
+        unchecked: where the text is compared with the reference before its first use.
     """
 
     op: Op
     names: tuple[str, ...]
     floating: bool
+    unchecked: FirstUse | None = None
 
     def __call__(self, *values: Any) -> Any:
         """The op of Tensors and numbers, broadcast and promoted."""
         nodes = promote(self.op.name, *values, floating=self.floating)
         common.require_dtype(self.op.name, nodes[0], "real")
+        if self.unchecked is not None and nodes[0].device.kind in KINDS:
+            self.unchecked(self.op, nodes)
         return strides_like(wrap(self.op(*nodes)), *values)
 
 
