@@ -35,7 +35,9 @@ Pair = tuple[str, str]
 
 KINDS = ("cpu", "emu", "cuda")
 BATCH = 64  # ops in one program: a translation unit that a compiler makes in seconds
-SELECTING = ("where", "maximum", "minimum")
+SELECTING = ("where", "maximum", "minimum", "gather", "scatter", "order")
+# Elementwise ops that hand bits on: copies, parts of pairs, checks.
+COPIES = frozenset(("check_index", "check_unit", "complex", "contiguous", "imag", "real"))
 # Functions whose result IEEE 754 or the prelude fixes to the bit.
 EXACT = frozenset((
     "abs", "ceil", "copysign", "floor", "nextafter", "rint", "sqrt", "tgc_abs", "tgc_isfinite",
@@ -264,7 +266,21 @@ def _makes_bits(node: Node) -> bool:
     """Whether an op's results are not just those of its sources, or a number of the program."""
     if node.op.kind == "leaf":
         return node.op in random.ROWS
-    return node.op.kind not in ("identity", "movement")
+    return node.op.kind not in ("identity", "movement") and node.op.name not in COPIES
+
+
+def _decides(node: Node) -> Node:
+    """The op whose bits a result has, behind views and copies of it; of an input's, itself."""
+    behind = node
+    while _hands_on(behind):
+        behind = behind.sources[0]
+    return node if behind.op is common.buffer else behind
+
+
+def _hands_on(node: Node) -> bool:
+    if len(node.sources) != 1 or node.op is common.assign:
+        return node.op.name in ("check_index", "check_unit")
+    return node.op.kind in ("movement", "identity") or node.op.name in COPIES
 
 
 def _apart(
@@ -378,9 +394,8 @@ class _Rows:
         """The results of one program."""
         differences: dict[Any, list[BitDifference]] = {**again, **between}
         for number, shown in enumerate(program.outputs):
-            node = shown.sources[0] if shown.op is common.output else shown
             first = shown.op is not common.output or shown.attributes["index"] == 0
-            node = origin_of(node)
+            node = origin_of(_decides(shown))
             key = node.label, describe_site(node.site)
             self._counts[key] = self._counts.get(key, 0) + first
             self._nodes.setdefault(key, node)
@@ -412,6 +427,8 @@ def _reason(node: Node, differs: bool) -> str:
         if isinstance(op, reduction.ReductionOp) and op.selects and not differs:
             return "selects elements"
         return "other order of sums" if differs else "sums agree; their order is fixed"
+    if op.name in SELECTING and not differs:
+        return "selects elements"
     if op.kind == "kernel":
         return "several sums and functions" if differs else "same operations"
     return "copies"

@@ -158,3 +158,20 @@ def test_differences_of_other_types() -> None:
     assert bit_difference(a == 5, a == 7).elements == 2
     assert bit_difference(a * 1j, a * 1j + 1).elements == 3
     assert bit_difference(a, a[:2]).ulps == float("inf")
+
+
+def test_views_decide_nothing() -> None:
+    """A result behind views and copies is its op's; a view of an input has nobody to be blamed."""
+    x = tc.tensor([[1.0, 2.5, 3.0], [4.0, 5.0, 6.25]], device="cpu")
+    index = tc.tensor([1, 0], device="cpu")
+
+    def step() -> Any:
+        y = x.exp()[index].t().contiguous().reshape(3, 2)[1:]
+        return y, x.t().contiguous()
+
+    report = tc.determinism_report(step, devices=["cpu"])
+    rows = {row.name: row for row in report.ops}
+    assert {"exp", "gather"} <= rows.keys()
+    assert not rows.keys() & {"contiguous", "permute", "reshape", "slice", "check_index"}
+    assert rows["gather"].reason == "selects elements"
+    assert "gather" in [row.name for row in report.results]
