@@ -186,3 +186,18 @@ def test_data_of_another_number_of_steps(tmp_path: Path) -> None:
     step(x, y)
     with pytest.raises(ArgumentError, match="data of 3 steps"):
         tc.export_cuda(step, tmp_path / "mlp.cu", x[:2], y)
+
+
+def test_arguments_that_are_not_the_steps(tmp_path: Path) -> None:
+    """A step called without them was Python's bare TypeError."""
+    step, x, _ = training("SGD")
+    for function, names in ((step, "x, y"), (lambda a, b, c=1: a * b * c, "a, b")):
+        for args in ((), (x,)):
+            with pytest.raises(ArgumentError, match="arguments are not the step's") as raised:
+                tc.export_cuda(function, tmp_path / "step.cu", *args)
+            text = str(raised.value)
+            assert f"export_cuda(step, path, {names})" in text
+            assert f"{len(args)} arguments behind the path" in text
+    with pytest.raises(ArgumentError, match=r"export_cuda\(step, path, input\)"):
+        tc.export_cuda(nn.Linear(2, 3), tmp_path / "step.cu")
+    assert list(tmp_path.iterdir()) == []

@@ -144,7 +144,8 @@ def export_cuda(step: Callable[..., Any], path: str | os.PathLike[str], *args: A
         What the last step has returned.
 
     Raises:
-        ArgumentError: the path has another suffix, or steps differ in their kernels or memory.
+        ArgumentError: the path has another suffix, the arguments are not the step's, or steps
+            differ in their kernels or memory.
         DeviceError: the step runs no generated kernels: its Tensors are on `cpu`.
 
     Example:
@@ -164,6 +165,7 @@ def export_cuda(step: Callable[..., Any], path: str | os.PathLike[str], *args: A
         )  # fmt: skip
     if not file.parent.is_dir():
         raise FileNotFoundError(f"export_cuda: there is no folder {file.parent}")
+    _require_arguments(step, args)
     calls = _calls(step.count, args) if isinstance(step, Steps) else [args]
     recorder = LaunchRecorder()
     results = _recorded(recorder, step, calls)
@@ -187,6 +189,30 @@ def export_cuda(step: Callable[..., Any], path: str | os.PathLike[str], *args: A
     weights.write_bytes(content)
     file.write_text(text)
     return results[-1]
+
+
+def _require_arguments(step: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """The step is called: it needs its arguments, as they stand behind the path."""
+    function = step.function if isinstance(step, Compiled) else step
+    try:
+        signature = inspect.signature(
+            function.forward if isinstance(function, Module) else function
+        )
+    except (TypeError, ValueError):  # of C, which has none
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        needed = [
+            p.name for p in signature.parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        ]  # fmt: skip
+        call = ", ".join(["step", "path", *needed])
+        raise ArgumentError(
+            "export_cuda", "the arguments are not the step's", expect=f"export_cuda({call})",
+            actual=f"{len(args)} arguments behind the path: {error}",
+            hint="the step is run once with them, and what it launches is written",
+        ) from None  # fmt: skip
 
 
 def _calls(count: int, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
