@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,19 @@ class DrawnPlan:
         self.target = Target.h200()
         if pending:
             self._schedule(pending)
+
+    def behind(self, results: Iterable[Node]) -> DrawnPlan:
+        """The part of the plan that some of its nodes are computed from."""
+        part = copy(self)
+        part.wanted = set(results)
+        needed = set(part.wanted)
+        for node, sources in reversed(self.order):
+            if node in needed:
+                needed.update(sources)
+        part.order = [(node, sources) for node, sources in self.order if node in needed]
+        used = {number for node, number in self.kernel_of.items() if node in needed}
+        part.kernels = {number: title for number, title in self.kernels.items() if number in used}
+        return part
 
     def _schedule(self, pending: list[Node]) -> None:
         device = pending[0].device

@@ -147,6 +147,30 @@ def test_graph_draws_a_variable_or_an_early_plan(script: Path) -> None:
     assert main(["graph", "-o", str(page), "--variable", "nothing", str(script)]) == 2
 
 
+def test_graph_draws_what_a_computed_variable_was_made_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was one lonely box; what is no longer known is an error with the way out."""
+    script, picture = tmp_path / "computed.py", tmp_path / "graph.dot"
+    script.write_text(
+        "import tinygrad_cuda as tc\n"
+        "x = tc.tensor([1.0, 2.0], device='cpu')\n"
+        "old = (x * 2).tanh().sum()\n"
+        "old.item()\n"
+        "for k in range(20):\n"
+        "    (x + k).cos().sum().item()\n"
+        "y, other = (x * 3).exp().sum(), x.sin()\n"
+        "y.item()\n"
+    )
+    for name, there, absent in (("y", "exp", "sin"), ("other", "sin", "exp"), ("x", "(2,)", "mul")):
+        assert main(["graph", "-o", str(picture), "--variable", name, str(script)]) == 0
+        text = picture.read_text(encoding="utf-8")
+        assert there in text and absent not in text, name
+    assert main(["graph", "-o", str(picture), "--variable", "old", str(script)]) == 2
+    text = capsys.readouterr().err
+    assert "'old' was computed from is not known" in text and "--stop-after" in text
+
+
 def test_tune_runs_a_script(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On cpu there is nothing to choose, which it says; afterwards the model chooses again."""
     assert main(["tune", str(script), "--smoke"]) == 0
