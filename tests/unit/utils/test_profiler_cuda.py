@@ -306,3 +306,25 @@ def test_a_plan_of_another_device_runs_beside_cupti(device: str) -> None:
     finally:
         watched.observer = None
     assert len(recorder.kernels) >= 3
+
+
+def test_memory_by_op_of_replayed_graphs(gpu: None) -> None:
+    """By the plan, however it is launched: what the runs left is the sum of the columns."""
+    step = step_on("cuda")
+    for _ in range(4):
+        step()
+    with profile(profile_memory=True) as p:
+        losses = [step() for _ in range(2)]
+    averages = p.key_averages()
+    left = sum(change.nbytes for plan in p.memory_timeline().plans for change in plan.changes)
+    assert sum(row.self_cuda_memory_usage for row in averages) == left >= 2 * losses[0].nbytes
+    assert all(row.cpu_memory_usage == 0 for row in averages)
+
+
+def test_an_op_of_ones_own_is_compared_at_its_first_use(gpu: None) -> None:
+    @tc.kernel("y = x * x * 1.5", numpy=lambda x: x * x)
+    def square(x: Any) -> Any:
+        """x * x"""
+
+    with pytest.raises(tc.TgcError, match="the kernel gives other values"):
+        square(tc.tensor([1.0, 2.0], device="cuda"))
