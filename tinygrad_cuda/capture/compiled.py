@@ -15,12 +15,7 @@ from tinygrad_cuda.capture.frame_replay import ReplayFrame
 from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, multi_step_replay
 from tinygrad_cuda.capture.program import CapturedProgram, Change
 from tinygrad_cuda.capture.results import ResultHistory
-from tinygrad_cuda.capture.signature import (
-    Given,
-    difference,
-    owner_module,
-    snapshot,
-)
+from tinygrad_cuda.capture.signature import Given, difference, owner_module, snapshot
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError
 from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisible
@@ -193,8 +188,7 @@ class Compiled:
 
         The caller holds the lock, and runs at least one turn.
         """
-        inside = watching.on and capturing() is not None
-        if inside or settings.eager or settings.validate or mode.now.finite or versions.on:
+        if capturing() or settings.eager or settings.validate or mode.now.finite or versions.on:
             return None
         if local.recorder.pending:
             realize_all()

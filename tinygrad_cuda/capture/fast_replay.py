@@ -85,18 +85,14 @@ class FastReplay:
         self.prepares = [step.prepare for step in program.early]
         # Those that a call leaves as fresh Tensors; it drops the others.
         self.fresh_gradients = [gradient for gradient in program.gradients if not gradient.none]
-        self._find_gradients()
+        self.leaves = [gradient.leaf for gradient in self.fresh_gradients]
+        self.tensors = [Tensor] * len(self.leaves)
+        # Leaves that have no gradient behind the call.
+        self.dropped = [gradient.leaf for gradient in program.gradients if gradient.none]
+        self.dropped += program.without_gradient
         self._find_cells(len(given.cells))
         self._find_outputs()
         self.touched = -1  # how often tracked state had been used when all was well
-
-    def _find_gradients(self) -> None:
-        """Leaves whose gradients are made anew, and those that have none."""
-        program = self.program
-        self.leaves = [gradient.leaf for gradient in self.fresh_gradients]
-        self.tensors = [Tensor] * len(self.leaves)
-        self.dropped = [gradient.leaf for gradient in program.gradients if gradient.none]
-        self.dropped += program.without_gradient
 
     def _find_cells(self, arguments: int) -> None:
         """State that is overwritten, then gradients, then state that is only read."""

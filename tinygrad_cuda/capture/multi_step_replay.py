@@ -223,9 +223,9 @@ def can_chain(program: CapturedProgram) -> bool:
     if not events or program.late or program.last or program.drawn:
         return False
     device = events[0].device
-    if device is CPU or any(e.device is not device or e.copies for e in events):
+    if device is CPU:
         return False
-    if any(event.executable.copies for event in events):
+    if any(e.device is not device or e.copies or e.executable.copies for e in events):
         return False
     if any(index < program.arguments for index in program.overwritten):
         return False
@@ -236,26 +236,19 @@ def can_chain(program: CapturedProgram) -> bool:
                 return False
     sources = {result.source for result in program.results if result.given < 0}
     gradients = gradient_sources(program)
-    fresh = _fresh_outputs(program, events)
-    simple = all(
-        gradient.none or gradient.output_spec is not None for gradient in program.gradients
-    )
+    fresh = {  # values in memory of their own
+        start + output
+        for event, start in zip(events, program.offsets)
+        for output, slot in enumerate(event.executable.results)
+        if slot is None
+    }
+    simple = all(gradient.none or gradient.output_spec for gradient in program.gradients)
     return simple and sources | gradients <= fresh and sources.isdisjoint(gradients)
 
 
 def gradient_sources(program: CapturedProgram) -> set[int]:
     """The values that become gradients."""
     return {g.output_spec.source for g in program.gradients if g.output_spec is not None}
-
-
-def _fresh_outputs(program: CapturedProgram, events: list[RunEvent]) -> set[int]:
-    """The values that are in memory of their own."""
-    return {
-        start + output
-        for event, start in zip(events, program.offsets)
-        for output, slot in enumerate(event.executable.results)
-        if slot is None
-    }
 
 
 def whole_words(shape: tuple[int, ...], itemsize: int) -> bool:

@@ -112,12 +112,7 @@ class OutputSpecs:
         shown: by the number of a storage, the keys of the Tensors made again that show it.
     """
 
-    def __init__(
-        self,
-        source: Callable[[Any], int],
-        outer: dict[Cell, int],
-        given: Given,
-    ) -> None:
+    def __init__(self, source: Callable[[Any], int], outer: dict[Cell, int], given: Given) -> None:
         self.source, self.outer, self.arguments = source, outer, given
         self.given = {id(tensor): number for number, tensor in enumerate(given.tensors)}
         self.output_specs: dict[Cell, OutputSpec] = {}

@@ -237,10 +237,7 @@ class Capture:
     """
 
     def __init__(
-        self,
-        cells: Sequence[Any],
-        snapshot: Callable[[Any], Any],
-        views: Sequence[ViewArgument],
+        self, cells: Sequence[Any], snapshot: Callable[[Any], Any], views: Sequence[ViewArgument]
     ) -> None:
         self.views = views
         self.written_bases: set[Any] = set()
@@ -422,28 +419,14 @@ class Capture:
         source = self.source(storage)
         return self.constant(storage) if source == ("constant", -1) else source
 
-    def ran(
-        self,
-        device: Device,
-        executable: Any,
-        inputs: list[Any],
-        numbers: list[Any],
-        overwrites: dict[int, int],
-        outputs: list[Any],
-        sites: list[RawSite | None],
-        graph: tuple[Any, ...],
-        made: list[Made],
-    ) -> None:
-        """A plan has run."""
-        run = sum(isinstance(event, CapturedRun) for event in self.events)
-        sources = [self._copied.get(id(x)) or self.settled(x) for x in inputs]
+    def ran(self, run: CapturedRun, outputs: list[Any]) -> None:
+        """A plan has run; the inputs of `run` are storages, for which their sources are noted."""
+        count = sum(isinstance(event, CapturedRun) for event in self.events)
+        sources = [self._copied.get(id(x)) or self.settled(x) for x in run.inputs]
         self._copied = {}
-        count = len(outputs)
-        self.events.append(
-            CapturedRun(device, executable, sources, numbers, overwrites, count, sites, graph, made)
-        )
+        self.events.append(run._replace(inputs=sources))
         for number, storage in enumerate(outputs):
-            self._sources[id(storage)] = weakref.ref(storage), ("run", run, number)
+            self._sources[id(storage)] = weakref.ref(storage), ("run", count, number)
 
     def refuse(self, node: Node) -> None:
         """Raises if a value that is looked at depends on the call's inputs.

@@ -23,7 +23,14 @@ from tinygrad_cuda.core.errors import (
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.observer import watched
-from tinygrad_cuda.engine.capture import Made, SuppliedFloat, SuppliedInt, capturing, watching
+from tinygrad_cuda.engine.capture import (
+    CapturedRun,
+    Made,
+    SuppliedFloat,
+    SuppliedInt,
+    capturing,
+    watching,
+)
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.finite import check_finite
 from tinygrad_cuda.engine.history import keep_history, release
@@ -302,9 +309,10 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
             same = key_numbers([n for n in trace.numbers if not isinstance(n, supplied)])
             graph = (*trace.records, *outputs, *same)
             made = [_made(trace.owners[value]) for value in outputs]
-            capture.ran(
-                device, executable, storages, numbers, overwrites, results, sites, graph, made
+            run = CapturedRun(
+                device, executable, storages, numbers, overwrites, len(results), sites, graph, made
             )
+            capture.ran(run, results)
         if lesson is not False:
             lesson.learn(TracedRun(wanted, trace, outputs, overwrites, executable, entry))
     else:

@@ -7,9 +7,8 @@ Without it a plain step of adam_124m takes 106 % longer (H200).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
-from operator import attrgetter, is_not
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -20,6 +19,7 @@ from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import lock_of, run_again
 from tinygrad_cuda.graph.node import Node, mode
+from tinygrad_cuda.optim.step_replay import differ
 from tinygrad_cuda.replay.plan_lookup import GraphSignature, PlanEntry
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -80,17 +80,17 @@ class SteadyGroup:
 
     def look(self, optimizer: Any, parameters: list[Tensor]) -> Seen | None:
         """What the group has, if only values and numbers differ from the last step."""
-        if _differ(parameters, self.parameters):
+        if differ(parameters, self.parameters):
             return None
         states = list(map(optimizer.state.get, parameters))
-        if _differ(states, self.states) or list(map(tuple, states)) != self.keys:
+        if differ(states, self.states) or list(map(tuple, states)) != self.keys:
             return None
         values = list(chain.from_iterable(map(dict.values, states)))
         tensors = [*parameters, *[values[k] for k in self.tensor_indices]]
-        if _differ(tensors, self.all_tensors):
+        if differ(tensors, self.all_tensors):
             return None
         cells = list(map(_cell_of, tensors))
-        if cells != self.cells or _differ(map(_chain_of, tensors), self.chains):
+        if cells != self.cells or differ(map(_chain_of, tensors), self.chains):
             return None
         gradients = list(map(_grad_of, self.leaves))
         if any(map(_is_none, gradients)) or any(map(_chain_of, gradients)):
@@ -215,12 +215,6 @@ def _in_place(steady: SteadyGroup, seen: Seen, scalars: dict[Any, list[Node]]) -
 _cell_of, _chain_of, _grad_of = attrgetter("cell"), attrgetter("chain"), attrgetter("grad")
 _node_of, _storage_of = attrgetter("node"), attrgetter("storage")
 _facts_of = attrgetter("requires_grad", "device", "outputs")
-
-
-def _differ(a: Iterable[Any], b: list[Any]) -> bool:
-    """Whether two sequences hold other objects."""
-    given = list(a)
-    return len(given) != len(b) or any(map(is_not, given, b))
 
 
 def _is_none(value: Any) -> bool:

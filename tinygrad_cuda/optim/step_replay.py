@@ -7,9 +7,9 @@ It is in `optim` since it runs each optimizer's own `apply_single`; without it n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain, repeat
-from operator import is_
+from operator import is_not
 from typing import Any
 
 from tinygrad_cuda.backend import registry
@@ -221,9 +221,9 @@ class _ScalarGroup:
             Stale: they are not.
         """
         # By identity: a Tensor's equality is an operation.
-        if not all(map(is_, map(self.optimizer.state.get, self.owners), self.states)):
+        if differ(map(self.optimizer.state.get, self.owners), self.states):
             raise Stale("the optimizer's state was replaced")
-        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
+        if differ(map(dict.get, self.holders, self.keys), self.tensors):
             raise Stale("a tensor of the optimizer's state was replaced")
         if group == self.group:
             return True
@@ -290,12 +290,14 @@ class ParameterLists(StepEvent):
             Stale: they hold other parameters.
         """
         now = [group["params"] for group in self.optimizer.param_groups]
-        if len(now) != len(self.parameters) or not all(map(_same_objects, now, self.parameters)):
+        if len(now) != len(self.parameters) or any(map(differ, now, self.parameters)):
             raise Stale("the optimizer's parameters are others")
 
 
-def _same_objects(a: list[Any], b: list[Any]) -> bool:
-    return len(a) == len(b) and all(map(is_, a, b))
+def differ(a: Iterable[Any], b: list[Any]) -> bool:
+    """Whether two sequences hold other objects."""
+    given = list(a)
+    return len(given) != len(b) or any(map(is_not, given, b))
 
 
 class StepReplay(StepEvent):

@@ -32,9 +32,8 @@ def templated_pass(
     outputs: Nodes, seeds: Nodes, wanted: Nodes | None, retain_graph: bool
 ) -> dict[Node, Node]:
     """`gradient.plain_pass` for passes of which most have come before."""
-    if settings.validate:
-        return _validated(outputs, seeds, wanted, retain_graph)
-    return _recognised(outputs, seeds, wanted, retain_graph)
+    gradients = _validated if settings.validate else _recognised
+    return gradients(outputs, seeds, wanted, retain_graph)
 
 
 def _validated(
@@ -269,11 +268,6 @@ class BackwardTemplate:
             for.
         occasion: a pass with this structure, its calls recorded.
     """
-
-    __slots__ = (
-        "template", "heads", "chosen", "lines", "wanted", "passed", "single", "ends", "inside",
-        "_where",
-    )  # fmt: skip
 
     def __init__(
         self,

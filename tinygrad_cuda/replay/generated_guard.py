@@ -53,9 +53,7 @@ def guard_over(match: GuardMatch, wanted: list[Node]) -> Guard:
         match: the graph.
         wanted: its roots, each once.
     """
-    writer = _GuardWriter(match)
-    writer.write(wanted)
-    return writer.made()
+    return _GuardWriter(match).written(wanted)
 
 
 class _GuardWriter:
@@ -101,8 +99,8 @@ class _GuardWriter:
             self.refuse(source)
         self.refuse(*[f"{name} is not {other}" for name, other in again])
 
-    def write(self, wanted: list[Node]) -> None:
-        """The body: from the roots to the inputs, then what is the same for all."""
+    def written(self, wanted: list[Node]) -> Guard:
+        """The function, whose body goes from the roots to the inputs, then compares all of them."""
         match = self.match
         self.take(wanted, "wanted")
         for node in reversed(match.pending):
@@ -130,6 +128,12 @@ class _GuardWriter:
             f"[{', '.join(self.numbers[n] for n in match.pending if n in self.numbers)}], "
             f"[{', '.join(name for call in match.calls for name in self.codes[call])}])"
         )
+        names: dict[str, Any] = {
+            "GuardMatch": GuardMatch, "NO_ATTRIBUTES": NO_ATTRIBUTES, "structure": structure,
+        }  # fmt: skip
+        names |= {f"k{number}": thing for number, thing in enumerate(self.constants)}
+        walk: Guard = guard_from("walk(wanted)", self.lines, names)
+        return walk
 
     def apart(self, match: GuardMatch) -> None:
         """Nodes that were several may not be one now, where nothing said of them excludes that.
@@ -235,15 +239,6 @@ class _GuardWriter:
         """Whether shape or dtype are others; mostly they are the same object."""
         outputs, recorded = f"{self.names[node]}.outputs", self.know(node.outputs)
         return f"{outputs} is not {recorded} and {outputs} != {recorded}"
-
-    def made(self) -> Guard:
-        """The function."""
-        names: dict[str, Any] = {
-            "GuardMatch": GuardMatch, "NO_ATTRIBUTES": NO_ATTRIBUTES, "structure": structure,
-        }  # fmt: skip
-        names |= {f"k{number}": thing for number, thing in enumerate(self.constants)}
-        walk: Guard = guard_from("walk(wanted)", self.lines, names)
-        return walk
 
 
 def _listed(names: dict[Node, str], nodes: list[Node]) -> str:

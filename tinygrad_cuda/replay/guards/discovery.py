@@ -189,11 +189,6 @@ class _Reached:
         weak: the weak reference that leads to it.
     """
 
-    __slots__ = (
-        "thing", "below", "own", "hidden", "fields", "of_classes", "tried", "tried_missing", "weak",
-        "special", "described",
-    )  # fmt: skip
-
     def __init__(
         self, thing: Any, below: bool, own: list[type], hidden: frozenset[str] | None, weak: Any
     ) -> None:
@@ -402,7 +397,8 @@ class _Search:
         kind = type(value)
         if issubclass(kind, kinds.optimizer):
             self.optimizers.setdefault(name, value)
-        if moves(value) and not all(map(by_statement, _iterating(kind))):
+        iterating = [base for base in kind.__mro__ if "__next__" in vars(base)]
+        if moves(value) and not all(map(by_statement, iterating)):
             self._take_moving(name, value)
         if kind is weakref.finalize:
             self._take(Name("alive", value, value.alive))
@@ -755,11 +751,6 @@ def by_statement(kind: type) -> bool:
     """
     slots = "__slots__" in vars(kind)
     return bool(kind.__flags__ & HEAP and (slots or kind.__dictoffset__))
-
-
-def _iterating(kind: type) -> list[type]:
-    """The classes of a class that say how its objects are iterated over."""
-    return [base for base in kind.__mro__ if "__next__" in vars(base)]
 
 
 def _described(kind: type) -> set[str]:

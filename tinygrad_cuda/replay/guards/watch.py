@@ -34,18 +34,14 @@ from tinygrad_cuda.replay.guards.discovery import (
 from tinygrad_cuda.replay.guards.states import UNKNOWN, state_of
 from tinygrad_cuda.replay.guards.values import NOTHING, RAW, Name, Names, functions_of
 
+NO_NAMES = frozenset[str]()
+_SYSTEM = frozenset({"fspath", "_path_normpath", "_path_splitroot", "getpid", "write", "close"})
 # Functions of C, by module, that give another value each time; of these modules all but some.
 MODULES = {
-    "time": frozenset({"sleep", "mktime", "strptime"}),
-    "posix": frozenset({"fspath", "_path_normpath", "_path_splitroot", "getpid", "write", "close"}),
-    "nt": frozenset({"fspath", "_path_normpath", "_path_splitroot", "getpid", "write", "close"}),
-    "_queue": frozenset[str](),
-    "select": frozenset[str](),
-    "_socket": frozenset[str](),
-    "_locale": frozenset[str](),
-    "_decimal": frozenset[str](),
-    "resource": frozenset[str](),
-}
+    "time": frozenset({"sleep", "mktime", "strptime"}), "posix": _SYSTEM, "nt": _SYSTEM,
+    "_queue": NO_NAMES, "select": NO_NAMES, "_socket": NO_NAMES, "_locale": NO_NAMES,
+    "_decimal": NO_NAMES, "resource": NO_NAMES,
+}  # fmt: skip
 FUNCTIONS = frozenset({
     ("io", "open"), ("_io", "open"), ("builtins", "open"), ("builtins", "input"),
     ("_thread", "get_ident"), ("_thread", "get_native_id"), ("builtins", "dir"),
@@ -67,9 +63,8 @@ HIDING = frozenset({
 })  # fmt: skip
 # Methods of C, by the module of the object's class; an empty set is all of them.
 METHODS = {
-    "_random": frozenset[str](), "random": frozenset[str](), "_queue": frozenset[str](),
-    "_socket": frozenset[str](), "numpy.random": frozenset[str](), "mmap": frozenset[str](),
-    "sqlite3": frozenset[str](),
+    "_random": NO_NAMES, "random": NO_NAMES, "_queue": NO_NAMES, "_socket": NO_NAMES,
+    "numpy.random": NO_NAMES, "mmap": NO_NAMES, "sqlite3": NO_NAMES,
     "_thread": frozenset({"locked", "_is_owned"}),
     "_io": frozenset({"read", "read1", "readinto", "readline", "readlines", "readall", "peek",
                       "getvalue", "tell"}),
