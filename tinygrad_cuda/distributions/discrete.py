@@ -70,11 +70,11 @@ class Bernoulli(Distribution):
             ArgumentError: a value is neither 0 nor 1.
         """
         self.check((value == 0).logical_or(value == 1), "value", "0 or 1")
-        return value * self.logits - _softplus(self.logits)
+        return value * self.logits - softplus(self.logits)
 
     def entropy(self) -> Tensor:
         """The entropy in nats."""
-        return _softplus(self.logits) - self.probs * self.logits
+        return softplus(self.logits) - self.probs * self.logits
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Zeros and ones of the parameters' dtype."""
@@ -291,7 +291,7 @@ class Geometric(Distribution):
 
     def entropy(self) -> Tensor:
         """The entropy in nats."""
-        return (_softplus(self.logits) - self.probs * self.logits) / self.probs
+        return (softplus(self.logits) - self.probs * self.logits) / self.probs
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Whole numbers of the parameters' dtype."""
@@ -343,5 +343,6 @@ class Poisson(Distribution):
             return poisson(self.rate.expand(*self.shape_of(sample_shape)))
 
 
-def _softplus(logits: Tensor) -> Tensor:
+def softplus(logits: Tensor) -> Tensor:
+    """``log(1 + exp(logits))`` without overflow."""
     return logits.clamp(min=0.0) + (-logits.abs()).exp().log1p()

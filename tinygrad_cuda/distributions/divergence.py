@@ -21,6 +21,7 @@ from tinygrad_cuda.distributions.discrete import (
     OneHotCategorical,
     OneHotCategoricalStraightThrough,
     Poisson,
+    softplus,
 )
 from tinygrad_cuda.distributions.distribution import Distribution, Independent
 from tinygrad_cuda.distributions.gamma import (
@@ -144,11 +145,7 @@ def _exponential(p: Exponential, q: Exponential) -> Tensor:
 
 def _bernoulli(p: Bernoulli, q: Bernoulli) -> Tensor:
     # Each with q's logits: no difference of large numbers.
-    return p.probs * (p.logits - q.logits) + _rest(q.logits) - _rest(p.logits)
-
-
-def _rest(logits: Tensor) -> Tensor:
-    return logits.clamp(min=0.0) + (-logits.abs()).exp().log1p()
+    return p.probs * (p.logits - q.logits) + softplus(q.logits) - softplus(p.logits)
 
 
 def _categorical(p: Categorical, q: Categorical) -> Tensor:

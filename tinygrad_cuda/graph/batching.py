@@ -6,7 +6,6 @@ Everything that depends on the example is recorded again with a leading axis, by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 from weakref import WeakValueDictionary
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError
@@ -14,22 +13,15 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import (
     LeafOp,
     Node,
-    Op,
-    Outputs,
     gradient_mode,
     recorded_at,
     topological,
 )
 from tinygrad_cuda.graph.ops import common, movement, reduction
 
-
-def _no_inference(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    raise AssertionError("leaves are given their shape")
-
-
 # One example of a batch: it has a shape and a dtype but never a value, so it is in no plan and
 # not in the table.
-example = LeafOp("example", "leaf", _no_inference)
+example = LeafOp("example", "leaf", common.no_inference)
 
 
 def dependent(roots: Iterable[Node], on: Callable[[Node], bool]) -> set[Node]:

@@ -25,23 +25,23 @@ def _first_source(array: Any, *rest: Any, **attributes: Any) -> Any:
     return array
 
 
-def _no_inference(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+def no_inference(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     raise AssertionError("leaves are given their shape")
 
 
 # Leaves -------------------------------------------------------------------------------------
 
 # A value in memory. In a plan's own graph `slot` says which input of the plan it is.
-buffer = LeafOp("buffer", "leaf", _no_inference)
+buffer = LeafOp("buffer", "leaf", no_inference)
 # A number, the same for every element; folded into kernels until it is seen to vary.
-constant = LeafOp("constant", "leaf", _no_inference, literals=("value",))
+constant = LeafOp("constant", "leaf", no_inference, literals=("value",))
 # A number that is an argument of its plan from the start: learning rates, loss scales, counts.
-scalar = LeafOp("scalar", "leaf", _no_inference, arguments=("value",))
+scalar = LeafOp("scalar", "leaf", no_inference, arguments=("value",))
 # A complex number, the same for every element. Its parts are numbers as those of a `constant`,
 # which holds a real number of any dtype, complex ones included.
-complex_constant = LeafOp("complex_constant", "leaf", _no_inference, literals=("real", "imag"))
+complex_constant = LeafOp("complex_constant", "leaf", no_inference, literals=("real", "imag"))
 # start + step * i along one axis.
-arange = LeafOp("arange", "leaf", _no_inference, literals=("start", "step"))
+arange = LeafOp("arange", "leaf", no_inference, literals=("start", "step"))
 
 
 # Identities ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tinygrad_cuda.core.errors import IndexError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops import reduction
+from tinygrad_cuda.graph.ops.common import same
 
 
 class Reading(Protocol):
@@ -242,12 +243,8 @@ pad: MovementOp = MovementOp(
 )  # fmt: skip
 
 
-def _infer_flip(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    return sources[0].outputs
-
-
 flip: MovementOp = MovementOp(
-    "flip", "movement", _infer_flip,
+    "flip", "movement", same,
     numpy=lambda x, axes: np.flip(x, axes), view=True, whole=True,
     cuda=lambda at, reading, size, axes: [
         n - 1 - c if axis in axes else c for axis, (c, n) in enumerate(zip(at, size))

@@ -6,12 +6,9 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import LeafOp, Node, Op, Outputs
+from tinygrad_cuda.graph.node import LeafOp, Op
 from tinygrad_cuda.graph.ops import philox
-
-
-def _no_inference(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    raise AssertionError("leaves are given their shape")
+from tinygrad_cuda.graph.ops.common import no_inference
 
 
 def _uniform(shape: Shape, dtype: DType, seed: int, number: int) -> Any:
@@ -28,7 +25,7 @@ def _integer(shape: Shape, dtype: DType, seed: int, number: int, low: int, high:
 
 def _leaf(name: str, numpy: Any, literals: tuple[str, ...] = ()) -> LeafOp:
     return LeafOp(
-        name, "leaf", _no_inference, numpy=numpy, cuda=name,
+        name, "leaf", no_inference, numpy=numpy, cuda=name,
         literals=literals, arguments=("seed", "number"), cost=16,
     )  # fmt: skip
 

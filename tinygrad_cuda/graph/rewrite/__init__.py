@@ -26,7 +26,6 @@ _LOGIC = (
     ew.logical_and, ew.logical_or, ew.logical_xor, ew.bitwise_and, ew.bitwise_or, ew.bitwise_xor,
 )  # fmt: skip
 _COMPARISONS = (ew.eq, ew.ne, ew.lt, ew.le, ew.gt, ew.ge)
-_ROUNDINGS = (ew.floor, ew.ceil, ew.trunc, ew.round)
 
 # Tried in this order at each node, until none holds.
 RULES: tuple[RewriteRule, ...] = (
@@ -60,7 +59,7 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("x ** c", (ew.pow,), ar.pow_literal),
     RewriteRule("--x", (ew.neg,), ar.neg_neg),
     RewriteRule("abs", (ew.abs,), ar.abs_sign),
-    RewriteRule("round twice", _ROUNDINGS, ar.round_twice),
+    RewriteRule("round twice", ar.ROUNDINGS, ar.round_twice),
     RewriteRule("max(x, x)", (ew.maximum, ew.minimum), ar.first_if_same),
     # Logic
     RewriteRule("x and x", _LOGIC[:2] + _LOGIC[3:5], ar.first_if_same),

@@ -194,12 +194,12 @@ def neg_neg(node: Node) -> Node | None:
     return inner(node, ew.neg)
 
 
-_ROUNDINGS = (ew.floor, ew.ceil, ew.trunc, ew.round)
+ROUNDINGS = (ew.floor, ew.ceil, ew.trunc, ew.round)
 
 
 def round_twice(node: Node) -> Node | None:
     x = node.sources[0]
-    return x if x.op in _ROUNDINGS else None
+    return x if x.op in ROUNDINGS else None
 
 
 # Logic ---------------------------------------------------------------------------------------
