@@ -368,13 +368,13 @@ def _begun_factors(
     matrices: np.ndarray[Any, Any], orders: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """The columns of Cholesky factors before the minors that have none, behind them A's own."""
-    found = np.tril(matrices)
-    for place in np.ndindex(*orders.shape):
-        known, matrix = max(0, orders[place] - 1), matrices[place]
-        first = np.linalg.cholesky(matrix[:known, :known])
-        found[place][:known, :known] = first
-        found[place][known:, :known] = np.linalg.solve(first.conj(), matrix[known:, :known].T).T
-    return found
+    factors = np.tril(matrices)
+    for index in np.ndindex(*orders.shape):
+        order, matrix = max(0, orders[index] - 1), matrices[index]
+        first = np.linalg.cholesky(matrix[:order, :order])
+        factors[index][:order, :order] = first
+        factors[index][order:, :order] = np.linalg.solve(first.conj(), matrix[order:, :order].T).T
+    return factors
 
 
 def _failing_minors(matrices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -396,10 +396,10 @@ def _failing_minors(matrices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             good, bad = (middle, bad) if factored(matrix[:middle, :middle]) else (good, middle)
         return bad
 
-    found = np.zeros(matrices.shape[:-2], np.int32)
-    for place in np.ndindex(*found.shape):
-        found[place] = order(matrices[place])
-    return found
+    orders = np.zeros(matrices.shape[:-2], np.int32)
+    for index in np.ndindex(*orders.shape):
+        orders[index] = order(matrices[index])
+    return orders
 
 
 def solve_ex(

@@ -152,8 +152,8 @@ def _report(
     for kind, numbers, limit in zip(("absolute", "relative"), (distance, relative), limits):
         shown = np.where(close, -1.0, np.nan_to_num(numbers, nan=np.inf))
         where = np.unravel_index(int(shown.argmax()), close.shape)
-        place = tuple(int(k) for k in where)
-        lines.append(f"Greatest {kind} difference: {numbers[where]} at index {place}{limit}")
+        index = tuple(int(k) for k in where)
+        lines.append(f"Greatest {kind} difference: {numbers[where]} at index {index}{limit}")
     return "\n".join([head, "", *lines])
 
 

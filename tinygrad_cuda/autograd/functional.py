@@ -156,7 +156,7 @@ def jacobian(
         )
     call = _FunctionalCall("jacobian", func, inputs, create_graph, strict)
     rows = [
-        tuple(call.kept(block) for block in _blocks(call, output, create_graph))
+        tuple(call.as_result(block) for block in _blocks(call, output, create_graph))
         for output in call.outputs
     ]
     parts = [row if call.several_inputs else row[0] for row in rows]
@@ -309,11 +309,11 @@ class _FunctionalCall:
                     hint="strict=False gives zeros",
                 )  # fmt: skip
 
-    def kept(self, tensor: Tensor) -> Tensor:
+    def as_result(self, tensor: Tensor) -> Tensor:
         """A result, without history unless it is wanted."""
         return tensor if self.create_graph else tensor.detach()
 
     def finish(self, outputs: Tensors, results: Tensors, several: bool) -> tuple[Any, Any]:
-        values = tuple(map(self.kept, outputs))
-        parts = tuple(map(self.kept, results))
+        values = tuple(map(self.as_result, outputs))
+        parts = tuple(map(self.as_result, results))
         return values if self.several_outputs else values[0], parts if several else parts[0]

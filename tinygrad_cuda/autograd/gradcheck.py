@@ -353,8 +353,10 @@ class _Check:
                     old = best[j]
                     if not number or (old is not None and excess < old.excess):
                         element = f"a random direction of {len(points)} tensors"
-                        found = _Mismatch(j, points, element, analytic[j], numeric, excess, us, v)
-                        best[j] = found if excess > 0 else None
+                        mismatch = _Mismatch(
+                            j, points, element, analytic[j], numeric, excess, us, v
+                        )
+                        best[j] = mismatch if excess > 0 else None
                 if not any(best):
                     break
             yield from filter(None, best)
@@ -374,7 +376,7 @@ class _Check:
                 at = np.unravel_index(int(excess.argmax()), excess.shape)
                 if excess[at] > 0:
                     v, u = _unit(y.shape, int(at[0])), _unit(x.shape, int(at[1]))
-                    element = f"output {j}{_place(v)}, {self.names[k]}{_place(u)}"
+                    element = f"output {j}{_index_text(v)}, {self.names[k]}{_index_text(u)}"
                     numbers = float(analytic[at]), float(expected[at]), float(excess[at])
                     yield _Mismatch(j, (k,), element, *numbers, (u,), v)
 
@@ -460,6 +462,6 @@ def _units(shape: Sequence[int]) -> Iterator[Array]:
     return (_unit(shape, element) for element in range(int(np.prod(shape, dtype=np.int64))))
 
 
-def _place(unit: Array) -> str:
+def _index_text(unit: Array) -> str:
     """Where the one is, as an index; nothing for a 0-d array."""
     return "".join(f"[{', '.join(str(int(i)) for i in at)}]" for at in np.argwhere(unit) if at.size)

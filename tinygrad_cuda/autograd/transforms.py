@@ -77,7 +77,7 @@ def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
             )
         require_real("grad", value)
         gradients = point.gradients([value.node], [common.full_like(value.node, 1)])
-        outputs = point.kept([value, *leaves(rest)])
+        outputs = point.as_results([value, *leaves(rest)])
         value, rest = next(outputs), rebuilt(rest, outputs)
         return gradients, (value, rest) if has_aux else value
 
@@ -110,8 +110,8 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
         _check_same("vjp", "cotangents", seeds, "outputs", outputs)
         return point.gradients(outputs, seeds, again=True)
 
-    value = rebuilt(result, point.kept(leaves(result)))
-    return (value, back, rebuilt(aux, point.kept(leaves(aux)))) if has_aux else (value, back)
+    value = rebuilt(result, point.as_results(leaves(result)))
+    return (value, back, rebuilt(aux, point.as_results(leaves(aux)))) if has_aux else (value, back)
 
 
 def jvp(func: Function, primals: Any, tangents: Any) -> tuple[Any, Any]:
@@ -311,7 +311,7 @@ class _Point:
         grads = rebuilt(self.like, iter(map(wrap, parts)))
         return grads if self.several else grads[0]
 
-    def kept(self, values: Sequence[Any]) -> Any:
+    def as_results(self, values: Sequence[Any]) -> Any:
         """Results of the function, with the history they have without the marks."""
         nodes = [value.node for value in values if isinstance(value, TensorBase)]
         if self.recording and not begins_only_at(set(self.inputs), nodes):

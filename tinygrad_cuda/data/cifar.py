@@ -65,7 +65,7 @@ class CIFAR10(ImageDataset):
         target_transform: Callable[[Any], Any] | None = None,
         download: bool = False,
     ) -> None:
-        folder = self._place(root, download)
+        folder = self._folder(root, download)
         parts = [self._read(folder / name) for name in self.files[train]]
         images = np.concatenate([pixels for pixels, _ in parts])
         super().__init__(
@@ -77,7 +77,7 @@ class CIFAR10(ImageDataset):
 
     # Finding --------------------------------------------------------------------------------------
 
-    def _place(self, root: str | os.PathLike[str] | None, download: bool) -> Path:
+    def _folder(self, root: str | os.PathLike[str] | None, download: bool) -> Path:
         looked = list(self._folders(root))
         for folder in looked:
             if all((folder / name).is_file() for name in self._all_files()):
@@ -92,7 +92,7 @@ class CIFAR10(ImageDataset):
             )
         base = Path(root).expanduser() if root is not None else settings.cache_dir / "data"
         self._fetch(base)
-        return self._place(base, download=False)
+        return self._folder(base, download=False)
 
     def _all_files(self) -> tuple[str, ...]:
         return (*self.files[True], *self.files[False], self.names_file)

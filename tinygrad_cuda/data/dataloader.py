@@ -125,7 +125,7 @@ class DataLoader:
         self._spawn = spawn
         batched = batch_sampler is not None
         self._recipe = Recipe(dataset, collate_fn, self.batch_size, drop_last, batched)
-        self._kept: Workers | None = None
+        self._persistent: Workers | None = None
         self._epoch = self._done = self._skip = 0
         self._start: dict[str, Any] | None = None  # the state when the present pass began
 
@@ -174,21 +174,21 @@ class DataLoader:
             yield from workers.batches(orders, seed, epoch, self.prefetch_factor or AHEAD)
         finally:
             if workers.lost or not self.persistent_workers:
-                if self._kept is workers:
-                    self._kept = None
+                if self._persistent is workers:
+                    self._persistent = None
                 workers.close()
 
     def _workers(self, seed: int, epoch: int) -> Workers:
         """Those of earlier passes, or new ones."""
-        if self._kept is not None:
-            return self._kept
+        if self._persistent is not None:
+            return self._persistent
         # Workers of another epoch have other seeds: what draws from NumPy's own state differs.
         (own,) = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64).tolist()
         workers = Workers(
             self._recipe, self.num_workers, self._spawn, own >> 2, self.worker_init_fn, self.timeout
         )
         if self.persistent_workers:
-            self._kept = workers
+            self._persistent = workers
             weakref.finalize(self, workers.close)
         return workers
 

@@ -37,8 +37,8 @@ class Transform:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._cache_size and self._last[0] is x:
-            known: Tensor = self._last[1]
-            return known
+            cached: Tensor = self._last[1]
+            return cached
         y = self._call(x)
         self._last = (x, y) if self._cache_size else self._last
         return y
@@ -50,8 +50,8 @@ class Transform:
 
     def _inv_call(self, y: Tensor) -> Tensor:
         if self._cache_size and self._last[1] is y:
-            known: Tensor = self._last[0]
-            return known
+            cached: Tensor = self._last[0]
+            return cached
         x = self._inverse(y)
         self._last = (x, y) if self._cache_size else self._last
         return x

@@ -107,17 +107,17 @@ class Layout:
         kernels = graph.graph.get("kernels", {})
         for number, (key, data) in enumerate(graph.nodes(data=True), 1):
             box = groups[data.get("phase") if phases else "",]
-            place: tuple[Any, ...] = (box.name,)
+            path: tuple[Any, ...] = (box.name,)
             for name in data.get("module") or ():
-                place = (*place, name)
-                if place not in groups:
-                    groups[place] = box.add(Box(name, "module"))
-                box = groups[place]
+                path = (*path, name)
+                if path not in groups:
+                    groups[path] = box.add(Box(name, "module"))
+                box = groups[path]
             if (kernel := data.get("kernel")) is not None:
-                place = (*place, ("kernel", kernel))
-                if place not in groups:
-                    groups[place] = box.add(Box(kernels.get(kernel, str(kernel)), "kernel"))
-                box = groups[place]
+                path = (*path, ("kernel", kernel))
+                if path not in groups:
+                    groups[path] = box.add(Box(kernels.get(kernel, str(kernel)), "kernel"))
+                box = groups[path]
             node = Box(str(number), "node", str(data.get("label", key)).split("\n"), key)
             node.data = data
             self.nodes[key] = box.add(node)
@@ -145,7 +145,7 @@ class Layout:
         """
         for box in reversed(list(self.root.walk())):
             _measure(box, closed)
-        _set(self.root, 0.0, 0.0, closed)
+        _set_corners(self.root, 0.0, 0.0, closed)
 
     def shown(self, closed: set[Box]) -> Iterator[Box]:
         """The boxes to draw, outer ones first; of closed groups none of the inside."""
@@ -312,7 +312,7 @@ def _measure(box: Box, closed: set[Box]) -> None:
     box.height = sum(heights) + LAYER_GAP * (len(heights) - 1) + TITLE + 2 * PADDING
 
 
-def _set(box: Box, x: float, y: float, closed: set[Box]) -> None:
+def _set_corners(box: Box, x: float, y: float, closed: set[Box]) -> None:
     """The corner of a box and of all inside: rows are centred."""
     box.x, box.y = x, y
     if not box.children or box in closed:
@@ -324,6 +324,6 @@ def _set(box: Box, x: float, y: float, closed: set[Box]) -> None:
         for child in layer:
             # Phases stand side by side from the top; in a row boxes share their middle.
             down = 0.0 if box.kind == "picture" else (height - child.height) / 2
-            _set(child, left, top + down, closed)
+            _set_corners(child, left, top + down, closed)
             left += child.width + GAP
         top += height + LAYER_GAP

@@ -144,8 +144,8 @@ class VersionUnit:
             operand: by which that gradient is.
         """
         if self.origin is not None:
-            known = self.origin.name in SAVED_AGAIN
-            return self.origin.write(True, self.operand) if known else None
+            saved = self.origin.name in SAVED_AGAIN
+            return self.origin.write(True, self.operand) if saved else None
         for version, copied, more in self.saved:
             if again and not more:
                 continue

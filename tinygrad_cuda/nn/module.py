@@ -20,7 +20,7 @@ from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.hooks import GradientHooks, add_hook
-from tinygrad_cuda.nn.parameter import Buffer, Parameter, place
+from tinygrad_cuda.nn.parameter import Buffer, Parameter, share_cell
 from tinygrad_cuda.nn.state_hooks import KINDS, StateHooks
 from tinygrad_cuda.tensors.backward import clear
 from tinygrad_cuda.tensors.base import TensorBase
@@ -479,13 +479,13 @@ class Module(StateHooks):
         with gradient_mode(False):
             for parameter in self._parameters.values():
                 if parameter is not None:
-                    place(parameter, fn(parameter.detach()))
+                    share_cell(parameter, fn(parameter.detach()))
                     leaf = parameter.accumulator
                     if leaf is not None and leaf.grad is not None:
                         leaf.grad = fn(leaf.grad)
             for name, buffer in self._buffers.items():
                 if isinstance(buffer, Buffer):
-                    place(buffer, fn(buffer))
+                    share_cell(buffer, fn(buffer))
                 elif buffer is not None:
                     self._buffers[name] = fn(buffer)
         return self

@@ -53,7 +53,7 @@ class Parameter(Tensor):
             )
         self = object.__new__(cls)
         self._retained = None
-        place(self, source)
+        share_cell(self, source)
         if requires_grad:
             self.requires_grad_()
         return self
@@ -101,7 +101,7 @@ class Buffer(Tensor):
         self = object.__new__(cls)
         self._retained = None
         self.persistent = persistent
-        place(self, source)
+        share_cell(self, source)
         return self
 
     def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
@@ -117,7 +117,7 @@ class Buffer(Tensor):
         return _rebuild_buffer, (array, self.dtype, str(self.device), self.persistent)
 
 
-def place(parameter: Tensor, source: Tensor) -> None:
+def share_cell(parameter: Tensor, source: Tensor) -> None:
     """Points a Parameter to the cell of another Tensor; its leaf, if it has one, stays."""
     leaf = parameter.leaf if hasattr(parameter, "chain") else None
     value = source.detach() if source.requires_grad else source
@@ -202,7 +202,7 @@ def is_lazy(param: Any) -> bool:
 
 
 def _materialize(value: Tensor, shape: Any, device: Any, dtype: Any) -> None:
-    place(
+    share_cell(
         value,
         empty(
             *shape, device=value.device if device is None else device,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.nn.parameter import place
+from tinygrad_cuda.nn.parameter import share_cell
 from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -53,7 +53,7 @@ def load(
         for name, value in values.items():
             target = own[name]
             if assign:
-                place(target, value if isinstance(value, Tensor) else tensor(value))
+                share_cell(target, value if isinstance(value, Tensor) else tensor(value))
             else:
                 target.copy_(value)
     keys = IncompatibleKeys(missing, unexpected)

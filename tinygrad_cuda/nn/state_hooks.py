@@ -67,7 +67,7 @@ class StateHooks:
         Raises:
             AttributeError: there is none.
         """
-        return self._found("_parameters", "parameter", target)
+        return self._entry("_parameters", "parameter", target)
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer with the dotted name `target`.
@@ -80,10 +80,10 @@ class StateHooks:
             >>> tc.nn.BatchNorm1d(2, device="cpu").get_buffer("running_mean").tolist()
             [0.0, 0.0]
         """
-        buffer: Tensor = self._found("_buffers", "buffer", target)
+        buffer: Tensor = self._entry("_buffers", "buffer", target)
         return buffer
 
-    def _found(self, table: str, what: str, target: str) -> Any:
+    def _entry(self, table: str, what: str, target: str) -> Any:
         path, _, name = target.rpartition(".")
         value = getattr(self.get_submodule(path), table).get(name)
         if value is None:
@@ -289,9 +289,9 @@ class _Loading:
         else:
             self._by_module(module, prefix)
         if type(module).set_extra_state is not StateHooks.set_extra_state:
-            found = prefix + EXTRA in self.given
-            self.extra += [(module, prefix + EXTRA)] if found else []
-            self.keys.missing_keys.extend([] if found else [prefix + EXTRA])
+            given = prefix + EXTRA in self.given
+            self.extra += [(module, prefix + EXTRA)] if given else []
+            self.keys.missing_keys.extend([] if given else [prefix + EXTRA])
 
     def _by_module(self, module: StateHooks, prefix: str) -> None:
         """Calls a class's own `_load_from_state_dict`; its names are done with afterwards."""

@@ -426,8 +426,8 @@ def _order(w: Writer, step: Step) -> list[str]:
 
 def _attention(w: Writer, step: Step) -> list[str]:
     """Softmax between two products; a row that sees no key gives 0."""
-    q, k, v, mask, kept = step.sources
-    if step.attribute("dropout") or kept.op != "constant":
+    q, k, v, mask, keep_mask = step.sources
+    if step.attribute("dropout") or keep_mask.op != "constant":
         raise step.error("dropout", [step.attribute("dropout")])
     dtype, rank = step.node.dtype, len(step.node.shape)
     scaled = w.add("Mul", w.value(q), w.constant(step.attribute("scale"), dtype))

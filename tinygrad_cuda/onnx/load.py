@@ -137,7 +137,7 @@ class ONNXModule(Module):
         for line in filter(None, notes.get(ALIASES, "").split("\n")):
             name, _, first = line.partition("=")
             owner, own = self._places[first]
-            self._place(name, getattr(owner, own))
+            self._add_value(name, getattr(owner, own))
         self.input_names = list(self._graph.inputs)
         self.output_names = list(self._graph.outputs)
 
@@ -145,13 +145,13 @@ class ONNXModule(Module):
         """Makes an initializer a parameter or a buffer."""
         value = T.tensor(array)
         if value.dtype.is_floating and not buffer:
-            self._place(name, Parameter(value))
+            self._add_value(name, Parameter(value))
         else:
-            self._place(name, value)
+            self._add_value(name, value)
             if not value.dtype.is_floating:
                 self._arrays[name] = array
 
-    def _place(self, name: str, value: Tensor) -> None:
+    def _add_value(self, name: str, value: Tensor) -> None:
         """Registers a value under its name, whose dots are Modules inside Modules."""
         owner: Module = self
         *path, own = name.split(".")

@@ -282,8 +282,8 @@ def _title(step: Any) -> str:
     function = inspect.unwrap(step.function if isinstance(step, Compiled) else step)
     name = getattr(function, "__qualname__", type(function).__name__)
     code = getattr(function, "__code__", None)
-    place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None else ""
-    return f"{name}{place}, exported by tinygrad_cuda.export_cuda"
+    location = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None else ""
+    return f"{name}{location}, exported by tinygrad_cuda.export_cuda"
 
 
 def _names(step: Any, number: Callable[[Any], int]) -> dict[int, str]:

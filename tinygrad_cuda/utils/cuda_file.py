@@ -241,7 +241,7 @@ def _map(tensor: TensorMap, address: str) -> str:
     def listed(numbers: Sequence[int]) -> str:
         return "{" + ", ".join(map(str, numbers)) + "}"
 
-    place = f"{address} + {tensor.offset}" if tensor.offset else address
+    start = f"{address} + {tensor.offset}" if tensor.offset else address
     sizes = f"{listed(tensor.shape)}, {listed(tensor.strides)}, {listed(tensor.box)}"
     box = f"{{{sizes}, {len(tensor.shape)}, {tensor.swizzle}}}"
     corners = "{}"
@@ -249,7 +249,7 @@ def _map(tensor: TensorMap, address: str) -> str:
         lower, upper, steps = map(listed, tensor.pixels[:2] + ((1, *tensor.pixels.steps, 1),))
         corners = f"{{{lower}, {upper}, {steps}, true}}"
     dtype = tensor.node.dtype
-    return f"tgc_map({place}, {dtype.itemsize}, {MAP_TYPES[dtype.name]}, {box}, {corners})"
+    return f"tgc_map({start}, {dtype.itemsize}, {MAP_TYPES[dtype.name]}, {box}, {corners})"
 
 
 # Results ------------------------------------------------------------------------------------------

@@ -178,16 +178,16 @@ def longest(dtype: DType) -> int:
 
 def factors(n: int) -> dict[int, int]:
     """Prime factors and how often each divides n."""
-    found: dict[int, int] = {}
+    exponents: dict[int, int] = {}
     prime = 2
     while n > 1:
         if prime * prime > n:
             prime = n
         while n % prime == 0:
-            found[prime] = found.get(prime, 0) + 1
+            exponents[prime] = exponents.get(prime, 0) + 1
             n //= prime
         prime += 1
-    return found
+    return exponents
 
 
 def is_smooth(n: int) -> bool:

@@ -27,12 +27,12 @@ def read_masks_off_results(outputs: Sequence[Node]) -> tuple[Node, ...]:
     """
     order = topological(outputs)
     readers = readers_of(order)
-    found: dict[Node, Node] = {}  # masks, and the results that they are read off
+    result_of_mask: dict[Node, Node] = {}  # masks, and the results that they are read off
     for node in order:
         result = _result_of(node, readers[node]) if node.op is ew.le else None
         if result is not None and _is_operand(result, readers):
-            found[node] = result
-    if not found:
+            result_of_mask[node] = result
+    if not result_of_mask:
         return tuple(outputs)
     new: dict[Node, Node] = {}
     masks: dict[Node, Node] = {}  # those of the results
@@ -44,7 +44,7 @@ def read_masks_off_results(outputs: Sequence[Node]) -> tuple[Node, ...]:
             if source in masks and not _is_relu(node):
                 sources[position] = masks[source]
         new[node] = with_sources(node, tuple(sources))
-        if result := found.get(node):  # whose own zero is a literal, and new nowhere
+        if result := result_of_mask.get(node):  # whose own zero is a literal, and new nowhere
             x, zero = sources
             new[result] = with_sources(result, (new[node], result.sources[1], x))
             masks[node] = ew.le(new[result], zero)

@@ -284,22 +284,22 @@ class _StoredValuesBuilder:
         if node.dtype is not float32:
             return None
         groups, group = self.groups, self.groups.owner[node]
-        found, stack, seen = set[Node](), [node], {node}
+        bases, stack, seen = set[Node](), [node], {node}
         while stack:
             for edge in groups.edges[stack.pop()]:
                 base = edge.base
                 if groups.owner.get(base) is not group or base in groups.inline or base in seen:
                     continue
                 seen.add(base)
-                if edge.kind != FLAT or len(found) > 1:
+                if edge.kind != FLAT or len(bases) > 1:
                     return None
                 if base.dtype.is_half:
-                    found.add(base)
+                    bases.add(base)
                 elif base.op.kind == "elementwise":
                     stack.append(base)
                 else:
                     return None
-        return found.pop() if len(found) == 1 else None
+        return bases.pop() if len(bases) == 1 else None
 
     def _remade(self, node: Node, group: Group) -> _Remade | None:
         """What a kernel needs to make a value that is stored no longer; None if it cannot."""

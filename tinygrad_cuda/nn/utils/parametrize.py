@@ -15,7 +15,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.container import ModuleDict, ModuleList
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.nn.parameter import Parameter, place
+from tinygrad_cuda.nn.parameter import Parameter, share_cell
 from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "remove_parametrizations", "type_before_parametrizations",
 ]  # fmt: skip
 
-_PLACE = "parametrizations"
+_CONTAINER = "parametrizations"
 
 
 class _ParametrizationCache:
@@ -131,7 +131,7 @@ def _write(original: Tensor, value: Tensor) -> None:
         if value.shape == original.shape and value.dtype is original.dtype:
             original.copy_(value)
         else:
-            place(original, value.detach().clone())
+            share_cell(original, value.detach().clone())
 
 
 def _register(module: Module, name: str, value: Tensor) -> None:
@@ -162,7 +162,7 @@ def _check_same(op: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None
 def _parametrized_class(kind: Any) -> Any:
     class Parametrized(kind):  # type: ignore[misc]
         def __getattr__(self, name: str) -> Any:
-            lists = self.__dict__.get("_modules", {}).get(_PLACE)
+            lists = self.__dict__.get("_modules", {}).get(_CONTAINER)
             if lists is None or name not in lists:
                 return super().__getattr__(name)
             if not _cache.depth:
@@ -242,7 +242,7 @@ def register_parametrization(
 
 def is_parametrized(module: Any, tensor_name: str | None = None) -> bool:
     """Whether a Tensor of the module, or any if no name is given, is parametrized."""
-    lists = module.__dict__.get("_modules", {}).get(_PLACE)
+    lists = module.__dict__.get("_modules", {}).get(_CONTAINER)
     if not isinstance(lists, ModuleDict):
         return False
     return len(lists) > 0 if tensor_name is None else tensor_name in lists

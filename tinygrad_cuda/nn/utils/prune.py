@@ -170,8 +170,8 @@ class PruningContainer(BasePruningMethod):
         elif method.PRUNING_TYPE == "structured":
             dim = normalize_axis("prune", getattr(method, "dim", -1), t.ndim)
             others = [axis for axis in range(t.ndim) if axis != dim]
-            kept = default_mask.sum(dim=others) != 0 if others else default_mask != 0
-            part = (slice(None),) * dim + (kept,)
+            unpruned = default_mask.sum(dim=others) != 0 if others else default_mask != 0
+            part = (slice(None),) * dim + (unpruned,)
         else:
             raise ArgumentError(
                 "prune", "unknown PRUNING_TYPE", expect="unstructured, structured or global",

@@ -17,7 +17,7 @@ from tinygrad_cuda.tensors import reductions
 from tinygrad_cuda.tensors.creation import empty
 from tinygrad_cuda.tensors.tensor import Tensor
 
-_KEPT = "_reparametrized"
+_ORIGINALS = "_reparametrized"
 
 
 def _start(op: str, module: Any, name: str) -> Tensor:
@@ -41,11 +41,11 @@ def _install(module: Any, name: str, op: str, compute: Any, first: Tensor) -> No
         setattr(owner, name, compute(owner))
 
     handle = module.register_forward_pre_hook(before)
-    module.__dict__.setdefault(_KEPT, {})[op, name] = (handle, compute)
+    module.__dict__.setdefault(_ORIGINALS, {})[op, name] = (handle, compute)
 
 
 def _remove(op: str, module: Any, name: str, parts: tuple[str, ...]) -> Any:
-    originals = module.__dict__.get(_KEPT, {})
+    originals = module.__dict__.get(_ORIGINALS, {})
     if (op, name) not in originals:
         raise ArgumentError(
             op, f"{name!r} is not reparametrized", expect=f"{op}(module, {name!r}) before",

@@ -269,8 +269,8 @@ def _substituted(t: Any, b: Any, upper: bool) -> Any:
     x, rows = np.array(b), range(t.shape[-1])
     with np.errstate(all="ignore"):
         for row in reversed(rows) if upper else rows:
-            known = slice(row + 1, None) if upper else slice(0, row)
-            inner = t[..., row : row + 1, known] @ x[..., known, :]
+            solved = slice(row + 1, None) if upper else slice(0, row)
+            inner = t[..., row : row + 1, solved] @ x[..., solved, :]
             x[..., row, :] = (x[..., row, :] - inner[..., 0, :]) / t[..., row, row, None]
     return x
 

@@ -121,11 +121,13 @@ class PlanMemory:
         self.measured = self.input_bytes + most(changes)
 
     def _add(self, node: Node, nbytes: int, first: int, last: int, category: str = "") -> None:
-        place = origin(node)
+        source = origin(node)
         label = "tensor" if node.op is common.buffer else node.label
         name = f"{label} {tuple(node.shape)} {node.dtype.name}"
         self.values.append(
-            ValueLife(name, nbytes, first, last, category or place.phase, place.line, place.module)
+            ValueLife(
+                name, nbytes, first, last, category or source.phase, source.line, source.module
+            )
         )
 
     def _read_launches(self, executable: LoweredExecutable) -> None:

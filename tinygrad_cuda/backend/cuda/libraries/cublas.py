@@ -149,7 +149,7 @@ class LoadedProduct:
             kinds.MIN_ALIGNMENT_C_BYTES: np.array([result], np.uint32),
             kinds.MIN_ALIGNMENT_D_BYTES: np.array([result], np.uint32),
         }
-        found, count = library.lt.MatmulHeuristicResult(), np.zeros(1, np.int32)
+        heuristic, count = library.lt.MatmulHeuristicResult(), np.zeros(1, np.int32)
         preference = call("matmul_preference_create")
         try:
             for kind, data in limits.items():
@@ -157,7 +157,7 @@ class LoadedProduct:
                      data.nbytes)  # fmt: skip
             one, two, three = self._layouts
             call("matmul_algo_get_heuristic", library.handle, self._desc, one, two, three, three,
-                 preference, 1, found.ptr, count.ctypes.data)  # fmt: skip
+                 preference, 1, heuristic.ptr, count.ctypes.data)  # fmt: skip
         finally:
             call("matmul_preference_destroy", preference)
         if not count[0]:
@@ -165,7 +165,7 @@ class LoadedProduct:
                 "cublas", "cuBLASLt has no algorithm for a product", expect="one at least",
                 actual=str(product), hint=library.hint(),
             )  # fmt: skip
-        return found
+        return heuristic
 
     def _alignment(self, matrix: LibraryMatrix) -> int:
         """Bytes to whose multiples an operand's first element is aligned."""

@@ -178,7 +178,8 @@ class EpilogueColumns:
             return []
         return [
             f"const {one.ctype} {name}_before = own && block >= {self.grid.turns} ? "
-            f"tgc_load({words.scratch(scratch, one.ctype, True)}, {self._place}) : {one.start};"
+            f"tgc_load({words.scratch(scratch, one.ctype, True)}, {self._partial_index})"
+            f" : {one.start};"
             for name, (one, scratch) in zip(self.names, self.scratches.items())
         ]
 
@@ -191,13 +192,13 @@ class EpilogueColumns:
             text = fill(
                 MMA, "join_warps", **sizes, ctype=one.ctype, offset=offset, total=total,
                 operator=f"{one.operator}()", partial=words.scratch(scratch, one.ctype, True),
-                place=self._place,
+                place=self._partial_index,
             )  # fmt: skip
             lines += text.splitlines()
         return lines
 
     @property
-    def _place(self) -> str:
+    def _partial_index(self) -> str:
         """Where a warpgroup's value of column n lies."""
         row = f"block % {self.grid.turns}" if self.grid.in_turn else "tile_m"
         if self.tile.down > 1:

@@ -110,10 +110,10 @@ def _strided(source: Source) -> _Strided | None:
         return None
     sizes = {"k": source.k, source.other: source.extent, "batch": source.batches}
     k, other, batch = (ix.variable(name, size) for name, size in sizes.items())
-    found = strides_of(source.node, source.at(batch, other, k), base, sizes)
-    if found is None:
+    strided = strides_of(source.node, source.at(batch, other, k), base, sizes)
+    if strided is None:
         return None
-    steps, offset = found
+    steps, offset = strided
     for inner, outer in (("k", source.other), (source.other, "k")):
         rows, columns = sizes[inner], sizes[outer]
         stride = steps[outer] if columns > 1 else rows
@@ -251,12 +251,12 @@ def _bias_offset(vector: Node, product: Node) -> tuple[Node, int] | None:
         return None
     rows = prod(vector.shape) // columns
     row, column = ix.variable("row", rows), ix.variable("column", columns)
-    found = strides_of(
+    strided = strides_of(
         vector, ix.unflatten(row * columns + column, vector.shape), base, ("row", "column")
     )
-    if found is None:
+    if strided is None:
         return None
-    steps, offset = found
+    steps, offset = strided
     if (steps["column"] != 1 and columns > 1) or steps["row"]:
         return None
     return None if offset * base.dtype.itemsize % BIAS_ALIGNED else (base, offset)
@@ -343,10 +343,10 @@ def library_stages(kernel: Kernel, cut: LibraryCut) -> list[Stage]:
     names.append(params.scratch(LibraryWorkspace(WORKSPACE), "char", True))
     bias = None
     if epilogue is not None and epilogue.bias is not None:
-        found = _bias_offset(epilogue.bias, product)
-        assert found is not None, f"{epilogue.bias} is no vector in memory"
-        names.append(params.read(found[0]))
-        bias = found[1]
+        vector = _bias_offset(epilogue.bias, product)
+        assert vector is not None, f"{epilogue.bias} is no vector in memory"
+        names.append(params.read(vector[0]))
+        bias = vector[1]
     words = words_of(params, names)
     activation = "" if epilogue is None else epilogue.activation
     call = _call(product, cut, a, b, bias, activation, words)

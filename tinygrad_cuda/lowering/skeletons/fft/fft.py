@@ -100,9 +100,9 @@ def radices_of(n: int, widest: int = 16) -> tuple[int, ...]:
         n: points of a row.
         widest: the largest power of two that a thread transforms.
     """
-    found = fft.factors(n)
-    twos, most = found.pop(2, 0), widest.bit_length() - 1
-    odd = tuple(prime for prime, count in found.items() for _ in range(count))
+    exponents = fft.factors(n)
+    twos, most = exponents.pop(2, 0), widest.bit_length() - 1
+    odd = tuple(prime for prime, count in exponents.items() for _ in range(count))
     stages = -(-twos // most)
     few, more = divmod(twos, stages) if stages else (0, 0)
     return odd + (2 ** (few + 1),) * more + (2**few,) * (stages - more)
@@ -182,8 +182,8 @@ class _Transform:
         }  # fmt: skip
         across = (done == 1 and self.gathered) or (last and self.scattered)
         position, barrier = self._position(strides, across), ["__syncthreads();"]
-        kept = not last or self.parted
-        write = self._to_shared(sizes, done * radix) if kept else self._write(sizes)
+        shared = not last or self.parted
+        write = self._to_shared(sizes, done * radix) if shared else self._write(sizes)
         read = self._from_shared(sizes) if done > 1 else self._read(sizes)
         made = [*position, *read.splitlines(), *self._turn(radix, done)]
         made.append(f"tgc_fft_butterfly<{radix}>(v[pass]);")
@@ -191,7 +191,7 @@ class _Transform:
         return fill(
             CUH, "stage", made=_guarded(inside, made),
             left=_guarded(inside, [*position, *write.splitlines()]),
-            wait=barrier if done > 1 and kept else [], ready=barrier if kept else [], **sizes,
+            wait=barrier if done > 1 and shared else [], ready=barrier if shared else [], **sizes,
         )  # fmt: skip
 
     def _position(self, strides: int, across: bool) -> list[str]:
@@ -239,7 +239,7 @@ class _Transform:
         """The row of a thread."""
         return "line" if self.rows == 1 else f"line + own * {self.pitch}"
 
-    def _place(self, point: str, step: int) -> dict[str, str]:
+    def _shared_index(self, point: str, step: int) -> dict[str, str]:
         """Where points lie that are so far apart: the first one, and the others behind it."""
         if not self.padded:
             return {"place": point, "offset": f"r * {step}"}
@@ -248,7 +248,7 @@ class _Transform:
         return {"place": f"tgc_fft_padded({point})", "offset": offset}
 
     def _from_shared(self, sizes: dict[str, object]) -> str:
-        place = self._place("j", self.m // int(str(sizes["radix"])))
+        place = self._shared_index("j", self.m // int(str(sizes["radix"])))
         return fill(CUH, "read_shared", line=self._line(), **place, **sizes)
 
     def _to_shared(self, sizes: dict[str, object], together: int) -> str:
@@ -256,7 +256,7 @@ class _Transform:
         point = f"j * {together}" if done == 1 else f"j / {done} * {together} + j % {done}"
         if together == self.m:
             point = "j"
-        place = self._place(point, done)
+        place = self._shared_index(point, done)
         return fill(CUH, "write_shared", line=self._line(), **place, **sizes)
 
     # Memory
@@ -414,10 +414,10 @@ def _reads_columns(source: Node) -> bool:
     if base is None:
         return False
     at = [ix.variable(name, size) for name, size in zip(names, source.shape)]
-    found = strides_of(source, at, base, names)
-    if found is None:
+    strided = strides_of(source, at, base, names)
+    if strided is None:
         return False
-    steps = [found[0][name] for name, size in zip(names, source.shape) if size > 1]
+    steps = [strided[0][name] for name, size in zip(names, source.shape) if size > 1]
     return len(steps) > 1 and 0 < steps[-2] < steps[-1]
 
 

@@ -106,10 +106,10 @@ def _rows(node: Node) -> _MemoryRows | None:
         return None
     batches = prod(head)
     row, point = ix.variable("row", batches), ix.variable("point", size)
-    found = strides_of(source, (*ix.unflatten(row, head), point), base, ("row", "point"))
-    if found is None:
+    strided = strides_of(source, (*ix.unflatten(row, head), point), base, ("row", "point"))
+    if strided is None:
         return None
-    steps, offset = found
+    steps, offset = strided
     apart = steps["row"] if batches > 1 else size
     pair = base.dtype.to_complex().itemsize // base.dtype.itemsize
     if not steps["point"] or not apart or offset % pair:  # cuFFT wants pairs of real numbers
