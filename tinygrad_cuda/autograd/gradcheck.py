@@ -26,7 +26,7 @@ from tinygrad_cuda.tensors.complex_numbers import view_as_complex, view_as_real
 from tinygrad_cuda.tensors.creation import tensor
 
 Array = np.ndarray[Any, Any]
-SWEEP = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+SWEEP = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # steps for which an error lists the difference quotient
 # Directions in which all parameters and inputs are moved at once, and how far: where one step
 # agrees, the others crossed a kink or drowned in rounding.
 DIRECTIONS = 3

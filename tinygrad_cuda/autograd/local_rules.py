@@ -23,7 +23,7 @@ from tinygrad_cuda.tensors.creation import tensor
 Array = np.ndarray[Any, Any]
 # Steps of the differences: where one of them agrees, rounding or curvature spoiled the others.
 STEPS = (1e-5, 1e-6, 1e-7)
-PROBES = 3
+PROBES = 3  # random directions in which the rule of each operand is tried
 # Of the size of the terms that are added up; a central difference of float64 is far better.
 TOLERANCE = 1e-5
 # Of the size of a change: above it the two one-sided differences are those of a kink.

@@ -12,7 +12,7 @@ enabled = True
 benchmark = False
 deterministic = False
 allow_tf32 = True
-benchmark_limit = 10
+benchmark_limit = 10  # PyTorch's default
 
 
 def is_available() -> bool:

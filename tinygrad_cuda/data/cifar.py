@@ -26,7 +26,7 @@ from tinygrad_cuda.data.download import download as fetch
 
 Array = NDArray[Any]
 
-SIDE = 32
+SIDE = 32  # pixels
 PIXELS = 3 * SIDE * SIDE
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-SIZE = 28
+SIZE = 28  # pixels of a side, as MNIST has
 GLYPH = 19.0  # height of an undistorted digit in pixels
 CHUNK = 4096  # images made at once: bounds the memory
 STEP = 0.035  # distance of two points of a stroke, in heights of a digit

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tinygrad_cuda.core.errors import DataError
 
-BLOCK = 1 << 20
-TIMEOUT = 10.0
+BLOCK = 1 << 20  # bytes that are read at once
+TIMEOUT = 10.0  # seconds without an answer
 
 
 def download(urls: Sequence[str], path: str | os.PathLike[str], md5: str) -> Path:

@@ -11,7 +11,7 @@ from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.random import randn
 from tinygrad_cuda.tensors.tensor import Tensor
 
-EULER = 0.57721566490153286
+EULER = 0.57721566490153286  # the Euler-Mascheroni constant
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 

@@ -96,7 +96,7 @@ def _spent_behind(node: Node) -> RawSite | None:
 
 # How many plans the history behind a node spans.
 ages: WeakKeyDictionary[Node, int] = WeakKeyDictionary()
-OLD = 500
+OLD = 500  # plans that a history spans when a warning is due
 _warned = False
 
 

@@ -25,7 +25,7 @@ from tinygrad_cuda.tensors.base import TensorBase
 
 Sizes = int | Sequence[int]
 Dim3 = tuple[int, int, int]
-MAX_THREADS = 1024
+MAX_THREADS = 1024  # of a block; this and the next two are limits of CUDA
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 

@@ -12,7 +12,7 @@ from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import DTypeError
 from tinygrad_cuda.onnx.recording import Axis, Formula, Number, Recorded, Step
 
-INT64_MAX = 2**63 - 1
+INT64_MAX = 2**63 - 1  # negative, the end of a Slice that goes back to the first element
 
 
 class Writer:

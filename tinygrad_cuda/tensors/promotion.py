@@ -17,7 +17,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensors.base import TensorBase, node_of, wrap
 from tinygrad_cuda.tensors.creation import get_default_dtype, tensor
 
-LARGEST_INT = (1 << 63) - 1
+LARGEST_INT = (1 << 63) - 1  # of int64
 FLOAT_MAX = dtypes.FLOAT_LIMITS["float64"][1]
 
 

@@ -33,7 +33,7 @@ from tinygrad_cuda.utils.safetensors_file import pack, unpack
 
 Array = np.ndarray[Any, Any]
 KEY = "tinygrad_cuda"  # of the structure in the metadata
-VERSION = 2
+VERSION = 2  # of the document in the metadata
 
 
 def save(obj: Any, path: str | os.PathLike[str] | IO[bytes]) -> None:

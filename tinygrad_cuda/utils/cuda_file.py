@@ -24,7 +24,7 @@ NVCC_OPTIONS = "-std=c++17 -fmad=false"  # as NVRTC compiles kernels
 # cuda.h's CUtensorMapDataType.
 MAP_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 _MASK = 2**64 - 1
-_FNV_START, _FNV_PRIME = 14695981039346656037, 1099511628211
+_FNV_START, _FNV_PRIME = 14695981039346656037, 1099511628211  # of FNV-1a, 64 bits
 
 
 class Piece(NamedTuple):

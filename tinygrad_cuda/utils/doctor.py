@@ -20,7 +20,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.core.ownership import own_folder
 
-OLDEST_PYTHON = (3, 11)
+OLDEST_PYTHON = (3, 11)  # as requires-python in pyproject.toml
 NVIDIA = "0x10de"  # the vendor's number on the PCI bus
 DRIVER = "sudo apt-get install nvidia-driver-580"
 

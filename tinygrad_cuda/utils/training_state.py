@@ -12,7 +12,7 @@ from tinygrad_cuda.core.errors import DataError
 from tinygrad_cuda.tensors.random import get_rng_state, set_rng_state
 from tinygrad_cuda.utils.checkpoints import load, save
 
-VERSION = 1
+VERSION = 1  # of the file: another one is refused
 
 
 class Streams:

@@ -55,8 +55,8 @@ from tinygrad_cuda.lowering.schedule.arena import ArenaPiece
 from tinygrad_cuda.lowering.target import Target, traffic_of
 from tinygrad_cuda.lowering.tuning_table import Tuned
 
-ERROR_BYTES = 64
-POISON = 0xFF
+ERROR_BYTES = 64  # bytes: the error word's four words of 8, the address of the host's, and room
+POISON = 0xFF  # a byte: NaN in floats, -1 in signed integers
 HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
 UPLOADS, UPLOAD_SIZES = 4, 256  # recent addresses of uploads for each size; sizes
 RUNS_REMEMBERED = 1024  # programs with index checks that may be in flight

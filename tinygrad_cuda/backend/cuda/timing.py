@@ -11,7 +11,7 @@ from tinygrad_cuda.backend.cuda.driver import DeviceHandle, DriverEvent, KernelH
 
 LAUNCHES = 200  # behind one delay; the driver's queue takes more
 DELAY_PER_LAUNCH = 40_000  # nanoseconds; the host needs about 10,000 for a launch and an event
-FIRST_DELAY = 300_000
+FIRST_DELAY = 300_000  # nanoseconds besides, until the host begins to enqueue
 
 SOURCE = """
 struct tgc_delay_params { long long nanoseconds; };

@@ -24,11 +24,11 @@ from statistics import fmean
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.timing import times
 
-WARM_UP = 2
-FEW, REPEATS = 3, 15
+WARM_UP = 2  # runs
+FEW, REPEATS = 3, 15  # runs whose times are taken, of long runs and of others
 LONG = 2000.0  # microseconds of a run from which on few are enough
 LEAST = 32 << 20  # bytes that are written at least
-BYTE = 0x5A
+BYTE = 0x5A  # arbitrary: what is written over the L2 cache
 
 
 def cold_time(gpu: DeviceHandle, run: Callable[[], None]) -> float:

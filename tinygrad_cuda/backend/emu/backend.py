@@ -37,7 +37,7 @@ from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.lowering.tuning_table import Tuned
 
 ALIGNMENT = 256  # as a GPU's allocator gives it
-POISON = 0xFF
+POISON = 0xFF  # a byte: NaN in floats, -1 in signed integers
 REPEATS = 3  # of a run whose time is taken
 
 Array = np.ndarray[Any, Any]

@@ -22,8 +22,8 @@ from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
 from tinygrad_cuda.lowering.target import Target
 
 PRELUDE = FOLDER / "device.cuh"
-MAX_THREADS = 1024
-MAX_CLUSTER = 8
+MAX_THREADS = 1024  # of a block, CUDA's limit
+MAX_CLUSTER = 8  # blocks, the portable size of a cluster (CUDA C++ Programming Guide)
 MAX_TOGETHER = 2048  # threads of blocks that run together
 MAX_SHARED = Target.emu().block_shared
 

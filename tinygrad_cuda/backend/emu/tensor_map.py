@@ -12,7 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 
 WORDS = 16  # of 8 bytes, as a driver's map has
 SWIZZLES = (0, 32, 64, 128)  # bytes of a row whose pieces of 16 bytes are exchanged
-MAX_BOX = 256
+MAX_BOX = 256  # elements along one axis of a box, a limit of cuTensorMapEncodeTiled
 # Limits of cuTensorMapEncodeIm2col.
 PIXELS_PER_COLUMN = 1024
 ELEMENT_STRIDE = 8

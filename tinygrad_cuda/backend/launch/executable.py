@@ -178,7 +178,7 @@ class RunListener(Protocol):
 listeners: list[RunListener] = []
 
 CODES = 1 << 16  # a program has fewer checks than that
-NEVER = 1 << 62
+NEVER = 1 << 62  # runs: more than a program has
 REPLAYS = 4  # graphs of a program, by which inputs they fetch
 _first_codes = itertools.count(OWN_CODES, CODES)
 address_of = attrgetter("address")

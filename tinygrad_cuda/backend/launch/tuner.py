@@ -51,7 +51,7 @@ JUMPS = 1e-4
 PERIOD = 1048573  # a prime: values of operands repeat after so many
 # Differences over the largest value: sums in another order, and (float32) operands as tf32.
 TOLERANCE = {"float64": 1e-11, "float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
-ROUNDED = 1e-2
+ROUNDED = 1e-2  # the same for float32 whose operands may be rounded to tf32 or bfloat16
 
 Array = np.ndarray[Any, Any]
 

@@ -18,7 +18,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.ownership import distrust, own_folder, read_own, write_own
 from tinygrad_cuda.lowering.tuning_table import Tuned
 
-FORMAT = 1
+FORMAT = 1  # of an entry: those of another format are measured anew
 
 
 class TuningCache:

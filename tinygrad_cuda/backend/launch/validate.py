@@ -29,7 +29,7 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1
 # ten times the largest change of a few runs.
 ROUNDING = {"float64": 2.0**-51, "float32": 2.0**-22, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 ROUNDED = ("elementwise", "reduction", "contraction", "kernel")
-RUNS, MARGIN = 3, 10.0
+RUNS, MARGIN = 3, 10.0  # runs rounded at random; times their largest change
 
 
 class Validator:

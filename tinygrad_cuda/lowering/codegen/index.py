@@ -34,7 +34,7 @@ __all__ = [
     "nonnegative", "opaque", "render", "split_lane", "symbol", "unflatten", "variable",
 ]  # fmt: skip
 
-INT_MAX = 2**31 - 1
+INT_MAX = 2**31 - 1  # of C's int
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 
 

@@ -28,7 +28,7 @@ from tinygrad_cuda.lowering.schedule.resources import (
 )
 from tinygrad_cuda.lowering.target import WARP, Target
 
-ROWS_A_BLOCK = 8
+ROWS_A_BLOCK = 8  # rows for each block at least, where sums are carried
 SUMS = 4  # values of each column that a row kernel carries at most
 DEPTH = 2  # rows of a block that are in shared memory, or in flight, where they are loaded ahead
 LEAST = 32  # values of a row for each thread: less does not keep memory busy from one block

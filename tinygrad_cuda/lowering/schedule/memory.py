@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
-ALIGNMENT = 256
+ALIGNMENT = 256  # bytes, of a buffer in the arena: that of cuMemAlloc
 
 # An ordering edge is worth it from here on: a kernel that writes this much has work for the whole
 # GPU, so running it beside another one gains little, while small kernels gain from parallelism

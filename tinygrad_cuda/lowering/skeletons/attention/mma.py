@@ -32,7 +32,7 @@ from tinygrad_cuda.lowering.skeletons.attention.tiles import (
 from tinygrad_cuda.lowering.skeletons.contract.loads import zero_outside
 
 CUH = "attention.cuh"
-LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634  # log2(e): scores of base e become those of base 2
 UNITS = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}
 SLACK = 8.0  # by which scores of base 2 pass the largest one before values are scaled again
 

@@ -53,7 +53,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tma_pixels import Pixels, load_of
 
 TMA = "contract_tma.cuh"
 MAX_STRIDE = 1 << 40  # bytes between neighbours of an axis
-MAX_EXTENT = 1 << 32
+MAX_EXTENT = 1 << 32  # elements of an axis, as MAX_STRIDE a limit of tensor maps
 PRODUCERS = 4  # warps that copy at most: one thread takes longer for four boxes of windows
 BAND_ROWS = 1024  # of outputs that blocks compute at one time, so that operands stay in L2
 # Registers of a producer's thread and of a consumer's: together those of a multiprocessor.
