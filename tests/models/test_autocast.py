@@ -353,6 +353,10 @@ def test_default_dtypes() -> None:
     finally:
         tc.set_autocast_dtype("cpu", tc.bfloat16)
     assert tc.amp.is_autocast_available("cuda") and not tc.amp.is_autocast_available("tpu")
+    assert not tc.amp.is_autocast_available("meta")
+    for call in (tc.autocast, tc.get_autocast_dtype, tc.is_autocast_enabled):
+        with pytest.raises(tc.ArgumentError, match="no such kind of device"):
+            call("meta")
 
 
 class Square(tc.autograd.Function):

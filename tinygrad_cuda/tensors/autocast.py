@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tinygrad_cuda.core import dtypes
-from tinygrad_cuda.core.device import KINDS
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.engine.capture import watching
@@ -21,7 +20,7 @@ from tinygrad_cuda.tensors.base import TensorBase, wrap
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# PyTorch's; the emulator stands for a GPU.
+# The kinds of devices that cast; the types are PyTorch's, and the emulator stands for a GPU.
 DEFAULTS: dict[str, DType] = {"cpu": bfloat16, "cuda": float16, "emu": float16}
 
 
@@ -113,11 +112,11 @@ def known_kind(op: str, device_type: Any) -> str:
     Raises:
         ArgumentError: it says none.
     """
-    if not isinstance(device_type, str) or device_type not in KINDS:
+    if not isinstance(device_type, str) or device_type not in DEFAULTS:
         raise ArgumentError(
             op,
             "no such kind of device",
-            expect=", ".join(repr(kind) for kind in KINDS),
+            expect=", ".join(map(repr, DEFAULTS)),
             actual=repr(device_type),
             hint="without an index: autocast('cuda', dtype=tc.bfloat16)",
         )
@@ -135,7 +134,7 @@ def _half(dtype: Any) -> DType:
 
 def is_autocast_available(device_type: str) -> bool:
     """Whether autocast knows that kind of device."""
-    return device_type in KINDS
+    return device_type in DEFAULTS
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:

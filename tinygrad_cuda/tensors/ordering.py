@@ -35,7 +35,8 @@ __all__ = [
     "argsort", "cummax", "cummin", "kthvalue", "msort", "sort", "topk",
 ]  # fmt: skip
 
-# Comparisons up to which the order is counted, by kind of device, and the longest row for it.
+# Comparisons up to which the order is counted, by kind of device, and elements of the longest row
+# for it. A kind that is not here sorts, or, as meta, has no values.
 COUNTED = {"cuda": 2**32, "emu": 2**20}
 LONGEST = 4096
 
@@ -86,8 +87,8 @@ def order(rows: Node, descending: bool, count: int | None = None) -> Node:
     rows = detached(rows)
     if rows.dtype is bool_:
         rows = to_dtype(rows, dtypes.uint8)
-    kind = rows.device.kind
-    if kind == "cpu" or (size <= LONGEST and prod(rows.shape) * size <= COUNTED[kind]):
+    most = COUNTED.get(rows.device.kind)
+    if most is None or (size <= LONGEST and prod(rows.shape) * size <= most):
         return scan.order(rows, descending=descending, count=count)
     positions = numeric.order(wrap(rows).array(), descending, count)
     return buffer_node(positions, rows.device)

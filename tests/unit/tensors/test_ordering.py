@@ -76,3 +76,12 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         x.quantile(0.5)
     with pytest.raises(tc.ArgumentError, match="interpolation"):
         x.float().quantile(0.5, interpolation="cubic")
+
+
+def test_on_meta_results_have_shapes_and_dtypes() -> None:
+    """Also of rows that no device counts."""
+    x = tc.zeros(2, 5000, device="meta")
+    results = (x.sort(), x.topk(3), x.median(1), (x.quantile(0.5), x.argsort()))
+    for (values, indices), width in zip(results, ((2, 5000), (2, 3), (2,), None)):
+        assert values.is_meta and indices.is_meta and indices.dtype is tc.int64
+        assert width is None or values.shape == indices.shape == width
