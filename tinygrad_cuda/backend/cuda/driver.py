@@ -34,7 +34,7 @@ from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.lowering.codegen.skeleton import MAP_WORDS, TensorMap
 
 OLDEST_DRIVER = 13000  # NVRTC 13's cubins and the binding's entry points need it
-PARAMETER_BYTES = 4096  # bytes of a kernel's parameters, the limit of sm_70 and up
+PARAMETER_BYTES = 4096  # of a kernel's parameters: CUDA's limit before 12.1
 TENSOR_MAPS = 4096  # that are remembered: a driver takes 5 us to make one
 MAP_TYPES = {
     "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
