@@ -25,7 +25,6 @@ from scipy.integrate import quad
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import special
-from tinygrad_cuda.graph.ops import special_rare as rare_ops
 from tinygrad_cuda.graph.ops.common import full_like
 
 # Bernoulli numbers 2, 4, ... over factorials, for Euler and Maclaurin's sum.
@@ -165,45 +164,45 @@ class TableSpec(NamedTuple):
 FRACTIONS = [0, 1, 0.5, 0.1, 0.9, 1e-7, 1e-30, 1e-40, 0.99, 0.999999, -0.5, 1.5, math.nan, 0.25]
 
 TABLE_SPECS: dict[Op, TableSpec] = {
-    rare_ops.i0: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i0(x)),
-    rare_ops.i1: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i1(x)),
-    rare_ops.entr: TableSpec(
+    special.i0: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i0(x)),
+    special.i1: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i1(x)),
+    special.entr: TableSpec(
         ([0, -0.0, 0.5, 1, 3, 1e-40, -1, 100, math.inf, -math.inf, math.nan],), ((0.5, 3),),
         lambda t, x: t.special.entr(x),
     ),
-    rare_ops.ndtri: TableSpec((FRACTIONS,), ((0.1, 0.9),), lambda t, x: t.special.ndtri(x)),
-    rare_ops.i0e: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i0e(x)),
-    rare_ops.i1e: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i1e(x)),
-    rare_ops.k0e: TableSpec(
+    special.ndtri: TableSpec((FRACTIONS,), ((0.1, 0.9),), lambda t, x: t.special.ndtri(x)),
+    special.i0e: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i0e(x)),
+    special.i1e: TableSpec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i1e(x)),
+    special.k0e: TableSpec(
         (RIGHT,), ((0.5, 3),), lambda t, x: t.special.scaled_modified_bessel_k0(x)
     ),
-    rare_ops.k1e: TableSpec(
+    special.k1e: TableSpec(
         (RIGHT,), ((0.5, 3),), lambda t, x: t.special.scaled_modified_bessel_k1(x)
     ),
-    rare_ops.j0: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_j0(x)),
-    rare_ops.j1: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_j1(x)),
-    rare_ops.y0: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_y0(x)),
-    rare_ops.y1: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_y1(x)),
-    rare_ops.erfcx: TableSpec(
+    special.j0: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_j0(x)),
+    special.j1: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_j1(x)),
+    special.y0: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_y0(x)),
+    special.y1: TableSpec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_y1(x)),
+    special.erfcx: TableSpec(
         ([0, 0.5, -1, 2, 7.9, 8.1, -5, 60, math.inf, math.nan],), ((-1, 2),),
         lambda t, x: t.special.erfcx(x),
     ),
-    rare_ops.igamma: TableSpec(
+    special.igamma: TableSpec(
         ([0, 0.5, 1, 3, 10, 10, 2, 2, 1, 1], [1, 0.2, 1, 9, 4, 30, 0, math.inf, -1, math.nan]),
         ((0.5, 3), (0.5, 3)), lambda t, a, x: t.igamma(a, x),
     ),
-    rare_ops.igammac: TableSpec(
+    special.igammac: TableSpec(
         ([0, 0.5, 1, 3, 10, 10, 2, 2, 1, 1], [1, 0.2, 1, 9, 4, 30, 0, math.inf, -1, math.nan]),
         ((0.5, 3), (0.5, 3)), lambda t, a, x: t.igammac(a, x),
     ),
-    rare_ops.hurwitz: TableSpec(
+    special.hurwitz: TableSpec(
         ([2, 3, 1.5, 1, 0.5, 2, 2, 3, 2.5, 2], [1, 0.5, 4, 1, 1, 0, -1.5, -2, -0.5, math.nan]),
         ((2, 4), (0.5, 3)), lambda t, s, q: t.special.zeta(s, q),
     ),
 }  # fmt: skip
 
 # In torch right to ten digits only.
-FLAWED = (rare_ops.j0, rare_ops.j1, rare_ops.y0, rare_ops.y1)
+FLAWED = (special.j0, special.j1, special.y0, special.y1)
 
 
 def _integral(function: Callable[[float], float], low: float, high: float) -> float:
@@ -299,22 +298,22 @@ def _hurwitz(s: float, q: float) -> float:
 
 
 FORMULAS: dict[Op, Callable[..., float]] = {
-    rare_ops.i0: lambda x: _unscaled(0, x),
-    rare_ops.i1: lambda x: _unscaled(1, x),
-    rare_ops.entr: _entr,
-    rare_ops.ndtri: _ndtri,
-    rare_ops.i0e: lambda x: _bessel_i(0, x),
-    rare_ops.i1e: lambda x: _bessel_i(1, x),
-    rare_ops.k0e: lambda x: _bessel_k(0, x),
-    rare_ops.k1e: lambda x: _bessel_k(1, x),
-    rare_ops.j0: lambda x: _bessel_j(0, x),
-    rare_ops.j1: lambda x: _bessel_j(1, x),
-    rare_ops.y0: lambda x: _bessel_y(0, x),
-    rare_ops.y1: lambda x: _bessel_y(1, x),
-    rare_ops.erfcx: _erfcx,
-    rare_ops.igamma: _igamma,
-    rare_ops.igammac: lambda a, x: 1 - _igamma(a, x),
-    rare_ops.hurwitz: _hurwitz,
+    special.i0: lambda x: _unscaled(0, x),
+    special.i1: lambda x: _unscaled(1, x),
+    special.entr: _entr,
+    special.ndtri: _ndtri,
+    special.i0e: lambda x: _bessel_i(0, x),
+    special.i1e: lambda x: _bessel_i(1, x),
+    special.k0e: lambda x: _bessel_k(0, x),
+    special.k1e: lambda x: _bessel_k(1, x),
+    special.j0: lambda x: _bessel_j(0, x),
+    special.j1: lambda x: _bessel_j(1, x),
+    special.y0: lambda x: _bessel_y(0, x),
+    special.y1: lambda x: _bessel_y(1, x),
+    special.erfcx: _erfcx,
+    special.igamma: _igamma,
+    special.igammac: lambda a, x: 1 - _igamma(a, x),
+    special.hurwitz: _hurwitz,
 }
 
 
@@ -347,7 +346,7 @@ def rare() -> Iterator[Sample]:
         kept = (a != np.iinfo(dtype.numpy).min) & (b != np.iinfo(dtype.numpy).min)
         a, b = (a[kept], b[kept]) if dtype.is_signed else (a, b)
         yield Sample(
-            rare_ops.gcd, dtype.name, (plain(a), plain(b)), exact=True,
+            special.gcd, dtype.name, (plain(a), plain(b)), exact=True,
             expected=by_element(math.gcd),
             torch=lambda t, a, b: t.gcd(a, b),
         )  # fmt: skip

@@ -14,7 +14,6 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special as ops
-from tinygrad_cuda.graph.ops import special_rare as rare_ops
 from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.tensors import math
 from tinygrad_cuda.tensors.arguments import require_real
@@ -529,19 +528,19 @@ def bitwise_right_shift(input: Any, other: Any) -> Tensor:
 
 # Bessel functions ---------------------------------------------------------------------------------
 
-i0 = _unary(rare_ops.i0, "i0", "The modified Bessel function of the first kind of order 0.")
-i1 = _unary(rare_ops.i1, "i1", "The modified Bessel function of the first kind of order 1.")
-i0e = _unary(rare_ops.i0e, "i0e", "``exp(-|x|) * i0(x)``.")
-i1e = _unary(rare_ops.i1e, "i1e", "``exp(-|x|) * i1(x)``.")
-bessel_j0 = _unary(rare_ops.j0, "bessel_j0", "The Bessel function of the first kind of order 0.")
-bessel_j1 = _unary(rare_ops.j1, "bessel_j1", "The Bessel function of the first kind of order 1.")
-bessel_y0 = _unary(rare_ops.y0, "bessel_y0", "The Bessel function of the second kind of order 0.")
-bessel_y1 = _unary(rare_ops.y1, "bessel_y1", "The Bessel function of the second kind of order 1.")
+i0 = _unary(ops.i0, "i0", "The modified Bessel function of the first kind of order 0.")
+i1 = _unary(ops.i1, "i1", "The modified Bessel function of the first kind of order 1.")
+i0e = _unary(ops.i0e, "i0e", "``exp(-|x|) * i0(x)``.")
+i1e = _unary(ops.i1e, "i1e", "``exp(-|x|) * i1(x)``.")
+bessel_j0 = _unary(ops.j0, "bessel_j0", "The Bessel function of the first kind of order 0.")
+bessel_j1 = _unary(ops.j1, "bessel_j1", "The Bessel function of the first kind of order 1.")
+bessel_y0 = _unary(ops.y0, "bessel_y0", "The Bessel function of the second kind of order 0.")
+bessel_y1 = _unary(ops.y1, "bessel_y1", "The Bessel function of the second kind of order 1.")
 scaled_modified_bessel_k0 = _unary(
-    rare_ops.k0e, "scaled_modified_bessel_k0", "``exp(x)`` times `modified_bessel_k0`."
+    ops.k0e, "scaled_modified_bessel_k0", "``exp(x)`` times `modified_bessel_k0`."
 )
 scaled_modified_bessel_k1 = _unary(
-    rare_ops.k1e, "scaled_modified_bessel_k1", "``exp(x)`` times `modified_bessel_k1`."
+    ops.k1e, "scaled_modified_bessel_k1", "``exp(x)`` times `modified_bessel_k1`."
 )
 
 
@@ -574,22 +573,22 @@ def spherical_bessel_j0(input: Tensor) -> Tensor:
 # Gamma and error functions ------------------------------------------------------------------------
 
 igamma = _binary(
-    rare_ops.igamma, "igamma",
+    ops.igamma, "igamma",
     "The regularized lower incomplete gamma function; no gradient to its first operand.", True,
 )  # fmt: skip
 igammac = _binary(
-    rare_ops.igammac, "igammac",
+    ops.igammac, "igammac",
     "The regularized upper incomplete gamma function; no gradient to its first operand.", True,
 )  # fmt: skip
 zeta = _binary(
-    rare_ops.hurwitz,
+    ops.hurwitz,
     "zeta",
     "The Hurwitz zeta function, the sum of ``(other + k) ** -input``.",
     True,
 )
-erfcx = _unary(rare_ops.erfcx, "erfcx", "``exp(x**2) * erfc(x)``, accurate where erfc is nearly 0.")
-entr = _unary(rare_ops.entr, "entr", "``-input * log(input)``; 0 at 0 and -inf below.")
-ndtri = _unary(rare_ops.ndtri, "ndtri", "The inverse of `tc.special.ndtr`; NaN outside of [0, 1].")
+erfcx = _unary(ops.erfcx, "erfcx", "``exp(x**2) * erfc(x)``, accurate where erfc is nearly 0.")
+entr = _unary(ops.entr, "entr", "``-input * log(input)``; 0 at 0 and -inf below.")
+ndtri = _unary(ops.ndtri, "ndtri", "The inverse of `tc.special.ndtr`; NaN outside of [0, 1].")
 gammainc, gammaincc = igamma, igammac
 
 
@@ -611,14 +610,14 @@ def log_ndtr(input: Tensor) -> Tensor:
 
 # Integers -----------------------------------------------------------------------------------------
 
-gcd = _binary(rare_ops.gcd, "gcd", "The greatest common divisor of integers; 0 of two zeros.")
+gcd = _binary(ops.gcd, "gcd", "The greatest common divisor of integers; 0 of two zeros.")
 
 
 @keeps_layout
 def lcm(input: Any, other: Any) -> Tensor:
     """The least common multiple of integers; 0 where one of them is."""
     a, b = promote("lcm", input, other)
-    divisor = rare_ops.gcd(a, b)
+    divisor = ops.gcd(a, b)
     none = elementwise.eq(divisor, common.full_like(divisor, 0))
     divisor = elementwise.where(none, common.full_like(divisor, 1), divisor)
     return wrap(elementwise.abs(elementwise.mul(elementwise.floor_divide(a, divisor), b)))

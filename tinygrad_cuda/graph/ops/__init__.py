@@ -17,7 +17,6 @@ from tinygrad_cuda.graph.ops import (
     reduction,
     scan,
     special,
-    special_rare,
     winograd,
 )
 
@@ -27,7 +26,6 @@ TABLE: dict[str, Op] = {
         common,
         elementwise,
         special,
-        special_rare,
         movement,
         reduction,
         contraction,
