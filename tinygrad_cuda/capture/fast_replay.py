@@ -278,15 +278,11 @@ def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
         return False
     if program.bound or program.leaf_cells or any(program.hooked) or not can_chain(program):
         return False
-    if len(program.run_events) != 1:
+    if len(program.run_events) != 1 or not TRACKABLE_CELLS.issuperset(map(type, program.cells)):
         return False
-    if not all(type(cell) in TRACKABLE_CELLS for cell in program.cells):
-        return False
-    gradients = [gradient for gradient in program.gradients if not gradient.none]
-    if any(gradient.run is None for gradient in gradients):
+    if any(gradient.run is None and not gradient.none for gradient in program.gradients):
         return False
     changed = {id(gradient.leaf) for gradient in program.gradients}
-    others = [*program.with_gradient, *program.without_gradient]
-    if any(id(leaf) in changed for leaf in others) or program.with_gradient:
+    if program.with_gradient or any(id(leaf) in changed for leaf in program.without_gradient):
         return False
     return all(result.given < 0 for result in program.results)

@@ -420,9 +420,8 @@ def _turn_round(ready: Ready, count: int) -> tuple[int, Any]:
 
 def _goes_round(turns: MultiStepReplay, given: Given) -> bool:
     """Whether the results of a turn can be the arguments of the next, and of the same program."""
-    if len(turns.results) != len(given.tensors) or len(given.cells) != len(given.tensors):
-        return False
-    if len(turns.program.leaves) != len(turns.results) or given.views:
+    lists = turns.results, turns.program.leaves, given.tensors, given.cells
+    if len(set(map(len, lists))) > 1 or given.views:
         return False
     for number, (x, tensor) in enumerate(zip(turns.results, given.tensors)):
         if x.given >= 0:

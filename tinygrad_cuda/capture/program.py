@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.capture.frame_replay import GradientSlot, ReplayFrame, RunEvent, outputs_of
 from tinygrad_cuda.capture.results import Fresh, OutputSpec, OutputSpecs, Result
-from tinygrad_cuda.capture.signature import Given, changed_module
+from tinygrad_cuda.capture.signature import Given, changed_attribute
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import uint8
 from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError, RawSite, describe_site
@@ -317,10 +317,9 @@ class CapturedProgram:
 
     def changed(self) -> Change | None:
         """What is another Python value now than when it was traced."""
-        for module, recorded in self.modules:
-            name = changed_module(module, recorded)
-            if name is not None:
-                return Change(f"the Module's attribute {name}", None, False)
+        name = changed_attribute(self.modules)
+        if name is not None:
+            return Change(f"the Module's attribute {name}", None, False)
         names = list(self.names.changes())
         for name, new in names:
             site = self.names.sites.get(name.partition(".")[0])
@@ -335,10 +334,9 @@ class CapturedProgram:
         """
         version = structure.version
         if self.version != version:
-            for module, recorded in self.modules:
-                name = changed_module(module, recorded)
-                if name is not None:
-                    raise Stale(f"{name} has changed")
+            name = changed_attribute(self.modules)
+            if name is not None:
+                raise Stale(f"{name} has changed")
             for handle, cell, chain in self.handles:
                 if handle.cell is not cell or handle.chain != chain:
                     raise Stale(f"a tensor of shape {tuple(cell.node.shape)} was replaced")
@@ -348,12 +346,10 @@ class CapturedProgram:
         name = self.names.changed()
         if name is not None:
             raise Stale(f"{name} is another value")
-        for leaf in self.with_gradient:
-            if leaf.grad is None:
-                raise Stale("a parameter has no gradient")
-        for leaf in self.without_gradient:
-            if leaf.grad is not None:
-                raise Stale("a parameter has a gradient")
+        if any(leaf.grad is None for leaf in self.with_gradient):
+            raise Stale("a parameter has no gradient")
+        if any(leaf.grad is not None for leaf in self.without_gradient):
+            raise Stale("a parameter has a gradient")
         for number, tensor in self.bound:
             if not _same_handle(given.tensors[number], tensor):
                 raise Stale(f"tensor {number} among the arguments is also the function's state")

@@ -242,18 +242,18 @@ def _copied(value: Any) -> Any:
     return type(value)(value) if type(value) in (set, *LISTS, *DICTIONARIES) else value
 
 
-def changed_module(module: Any, recorded: list[tuple[Any, dict[str, Any]]]) -> str | None:
-    """The first attribute in which a Module differs from its snapshot."""
-    now = list(module.modules())
-    if len(now) != len(recorded) or any(a is not b for a, (b, _) in zip(now, recorded)):
-        return "modules"
-    for one, fields in recorded:
-        if vars(one).keys() != fields.keys():
-            names = vars(one).keys() ^ fields.keys()
-            return f"{type(one).__name__}.{min(names)}"
-        for name, value in vars(one).items():
-            if not _same_contents(value, fields[name]):
-                return f"{type(one).__name__}.{name}"
+def changed_attribute(modules: list[tuple[Any, list[tuple[Any, dict[str, Any]]]]]) -> str | None:
+    """The first attribute in which one of the Modules differs from its snapshot."""
+    for module, recorded in modules:
+        now = list(module.modules())
+        if len(now) != len(recorded) or any(a is not b for a, (b, _) in zip(now, recorded)):
+            return "modules"
+        for one, fields in recorded:
+            if vars(one).keys() != fields.keys():
+                return f"{type(one).__name__}.{min(vars(one).keys() ^ fields.keys())}"
+            for name, value in vars(one).items():
+                if not _same_contents(value, fields[name]):
+                    return f"{type(one).__name__}.{name}"
     return None
 
 

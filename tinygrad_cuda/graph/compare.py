@@ -131,6 +131,3 @@ def same_value(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return repr(float(a)) == repr(float(b))
     return bool(type(a) is type(b) and a == b)
-
-
-__all__ = ["first_difference", "require_same", "same_value"]

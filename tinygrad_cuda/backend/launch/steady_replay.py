@@ -109,17 +109,13 @@ class SteadyRuns:
                 key.append(0)
             else:
                 key.append(piece.address)
-        for piece in fresh:
-            key.append(piece.address)
+        key += map(_address_of, fresh)
         addresses = self._key = tuple(key)
         graph = self.graphs.find(addresses)
         if graph is None:
             return False
-        if send:
-            graph.relaunch(waiting, self._send())
-            executable.sent = self._packed
-        else:
-            graph.relaunch(waiting, b"")
+        graph.relaunch(waiting, self._send() if send else b"")
+        executable.sent = self._packed
         if self._watch is not None:
             self._watch(executable.first_code, self._codes)
         return True

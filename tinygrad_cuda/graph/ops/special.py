@@ -158,7 +158,7 @@ nextafter: SameSpecOp = SameSpecOp(
 )  # fmt: skip
 
 
-# Bessel functions, incomplete gamma and zeta functions, and kin ------------------------------------
+# Bessel functions, incomplete gamma and zeta functions, and kin ----------------------------------
 
 # The distance from 1 to the next number.
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
