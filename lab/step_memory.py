@@ -38,7 +38,7 @@ from tinygrad_cuda.engine.realize import realize_all  # noqa: E402
 from tinygrad_cuda.graph.node import Node  # noqa: E402
 from tinygrad_cuda.graph.program import Program  # noqa: E402
 from tinygrad_cuda.lowering.lower import Lowered, lower  # noqa: E402
-from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use  # noqa: E402
+from tinygrad_cuda.lowering.schedule.peak_memory import MemoryUse, memory_use  # noqa: E402
 from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of  # noqa: E402
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
 

@@ -9,7 +9,7 @@ from tinygrad_cuda.utils.profiling.averages import EventList, FunctionEventAvg
 from tinygrad_cuda.utils.profiling.events import FunctionEvent
 from tinygrad_cuda.utils.profiling.memory_timeline import MemoryTimeline, predict_memory
 from tinygrad_cuda.utils.profiling.nvtx_ranges import emit_nvtx
-from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+from tinygrad_cuda.utils.profiling.roofline import MeasuredRoof
 from tinygrad_cuda.utils.profiling.script import run_script
 from tinygrad_cuda.utils.profiling.session import (
     ProfilerAction,

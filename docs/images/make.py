@@ -16,7 +16,7 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.profiler import profile, schedule
 from tinygrad_cuda.utils.profiling import pictures
 from tinygrad_cuda.utils.profiling.averages import roofline_points
-from tinygrad_cuda.utils.profiling.roof import measure
+from tinygrad_cuda.utils.profiling.roofline import measure
 
 FOLDER = Path(__file__).parent
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tinygrad_cuda.core.names import also_named, missing_from
 from tinygrad_cuda.optim import (
     adam,
-    adam_kin,
+    adam_variants,
     adaptive,
     lr_scheduler,
     resilient,
@@ -13,7 +13,7 @@ from tinygrad_cuda.optim import (
     swa_utils,
 )
 from tinygrad_cuda.optim.adam import Adam, AdamW
-from tinygrad_cuda.optim.adam_kin import Adamax, NAdam, RAdam
+from tinygrad_cuda.optim.adam_variants import Adamax, NAdam, RAdam
 from tinygrad_cuda.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tinygrad_cuda.optim.hooks import (
     register_optimizer_step_post_hook,
@@ -54,8 +54,9 @@ __all__ = [
 also_named(
     __name__,
     {
-        "adadelta": adaptive, "adagrad": adaptive, "adamax": adam_kin, "adamw": adam,
-        "asgd": sgd, "nadam": adam_kin, "radam": adam_kin, "rmsprop": adaptive, "rprop": resilient,
+        "adadelta": adaptive, "adagrad": adaptive, "adamax": adam_variants, "adamw": adam,
+        "asgd": sgd, "nadam": adam_variants, "radam": adam_variants, "rmsprop": adaptive,
+        "rprop": resilient,
     },
 )  # fmt: skip
 

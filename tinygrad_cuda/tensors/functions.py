@@ -23,4 +23,4 @@ from tinygrad_cuda.tensors.shaping import *
 from tinygrad_cuda.tensors.special import *
 from tinygrad_cuda.tensors.spectrogram import *
 from tinygrad_cuda.tensors.statistics import *
-from tinygrad_cuda.tensors.tapering import *
+from tinygrad_cuda.tensors.window_functions import *

@@ -13,7 +13,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.lower import lower
-from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use
+from tinygrad_cuda.lowering.schedule.peak_memory import MemoryUse, memory_use
 
 
 def memory_of(program: Program) -> MemoryUse:

@@ -20,7 +20,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.cuda import nvtx
 from tinygrad_cuda.profiler import MeasuredRoof, emit_nvtx, profile, schedule
-from tinygrad_cuda.utils.profiling import roof as roofs
+from tinygrad_cuda.utils.profiling import roofline as roofs
 from tinygrad_cuda.utils.profiling import session
 from tinygrad_cuda.utils.profiling.recorder import ProfileRecorder
 

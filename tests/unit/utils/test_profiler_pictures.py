@@ -11,7 +11,7 @@ import pytest
 
 from tinygrad_cuda.utils.profiling import pictures
 from tinygrad_cuda.utils.profiling.pictures import RooflinePoint
-from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+from tinygrad_cuda.utils.profiling.roofline import MeasuredRoof
 
 pytest.importorskip("matplotlib")
 DOCS = Path(__file__).resolve().parents[3] / "docs"

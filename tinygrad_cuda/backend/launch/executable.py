@@ -44,7 +44,7 @@ from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import Lowered, lower
 from tinygrad_cuda.lowering.schedule.arena import BLOCK
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use
+from tinygrad_cuda.lowering.schedule.peak_memory import MemoryUse, memory_use
 from tinygrad_cuda.lowering.target import Target
 
 

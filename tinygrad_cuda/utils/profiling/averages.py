@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tinygrad_cuda.graph.node import Node
     from tinygrad_cuda.utils.profiling.events import FunctionEvent
     from tinygrad_cuda.utils.profiling.recorder import HostSpan, KernelRun, ProfileRecorder
-    from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+    from tinygrad_cuda.utils.profiling.roofline import MeasuredRoof
 
 GROUPS = ("op", "kernel", "module", "line", "phase")
 MEMORY = "[memory]"  # the row of what is let go outside of an op, by PyTorch's name

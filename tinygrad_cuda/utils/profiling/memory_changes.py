@@ -10,7 +10,7 @@ from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.observer import MemoryChange
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.peak import lifetimes
+from tinygrad_cuda.lowering.schedule.peak_memory import lifetimes
 
 if TYPE_CHECKING:
     from tinygrad_cuda.utils.profiling.recorder import PlanRun

@@ -19,7 +19,7 @@ from tinygrad_cuda.core.shapes import readable
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.lowering.schedule.peak import lifetimes
+from tinygrad_cuda.lowering.schedule.peak_memory import lifetimes
 from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.utils.profiling import pictures

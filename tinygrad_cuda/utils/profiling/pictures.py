@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.utils.profiling.roof import MeasuredRoof
+    from tinygrad_cuda.utils.profiling.roofline import MeasuredRoof
 
 CAPTION = 145  # letters of a line below the picture: as many as its width holds
 NAMED = 10  # kernels of a roofline that have numbers

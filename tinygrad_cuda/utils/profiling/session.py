@@ -38,7 +38,7 @@ from tinygrad_cuda.utils.profiling.events import (
 )
 from tinygrad_cuda.utils.profiling.memory_timeline import MemoryTimeline, PlanMemory
 from tinygrad_cuda.utils.profiling.recorder import HostSpan, ProfileRecorder
-from tinygrad_cuda.utils.profiling.roof import MeasuredRoof, roof_of
+from tinygrad_cuda.utils.profiling.roofline import MeasuredRoof, roof_of
 from tinygrad_cuda.utils.profiling.work import Works
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""Adam's kin: Adamax (Kingma and Ba, 2015), NAdam (Dozat, 2016), RAdam (Liu et al., 2020).
+"""Variants of Adam: Adamax (Kingma and Ba, 2015), NAdam (Dozat, 2016), RAdam (Liu et al., 2020).
 
 The factors that depend on the step are numbers of the host, computed in float64.
 """
