@@ -253,12 +253,12 @@ class Compiled:
             return result, None
         change = _unsteady(capture, program)
         if gradients is not mode.now.gradients:
-            change = Change("gradient mode", None, False)
+            change = Change("gradient mode")
         change = change or program.changed()
         if change is None and missed:
             what = "which functions it calls that no name leads to"
             # Each such call has reached something new: not for ever.
-            change = Change(what, None, len(self._extra) < MET)
+            change = Change(what, new=len(self._extra) < MET)
         if change is not None:
             self._count(given.key, change, names)
             return result, None
@@ -369,14 +369,13 @@ def _unsteady(capture: Capture, program: CapturedProgram) -> Change | None:
     for event in capture.events:
         if isinstance(event, StepEvent) and event.unsteady is not None:
             # A program that clears the state before each call is right, and never repeated.
-            return Change(event.unsteady, None, event.unsteady == STATE_MADE)
+            return Change(event.unsteady, new=event.unsteady == STATE_MADE)
     for reference, cell, chain in capture.handles.values():
         handle = reference()
         if handle is not None and (handle.cell is not cell or handle.chain != chain):
-            what = f"what a tensor of shape {tuple(handle.shape)} refers to"
-            return Change(what, None, False)
+            return Change(f"what a tensor of shape {tuple(handle.shape)} refers to")
     if program.escaped is not None:
-        return Change(f"what holds a tensor made inside: {program.escaped}", None, False)
+        return Change(f"what holds a tensor made inside: {program.escaped}")
     return None
 
 

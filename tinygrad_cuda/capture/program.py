@@ -48,8 +48,8 @@ class Change(NamedTuple):
     """
 
     text: str
-    site: RawSite | None
-    new: bool
+    site: RawSite | None = None
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ class CapturedProgram:
         """What is another Python value now than when it was traced."""
         name = changed_attribute(self.modules)
         if name is not None:
-            return Change(f"the Module's attribute {name}", None, False)
+            return Change(f"the Module's attribute {name}")
         names = list(self.names.changes())
         for name, new in names:
             site = self.names.sites.get(name.partition(".")[0])

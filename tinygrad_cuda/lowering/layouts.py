@@ -332,8 +332,8 @@ def _reshape(layouts: Layouts, made: Node, first: bool) -> Node | None:
         return None  # an axis would be joined of parts that lie in another order
     # An axis of size 1 stays behind the one before it, with which it may be joined once expanded.
     before = accumulate(groups, lambda last, group: group[-1:] or last, initial=[-1])
-    places = [(group or last)[0] for group, last in zip(groups, before)]
-    target = sorted(range(len(groups)), key=places.__getitem__)
+    positions = [(group or last)[0] for group, last in zip(groups, before)]
+    target = sorted(range(len(groups)), key=positions.__getitem__)
     joined = movement.permute(split, axes=tuple(p for axis in target for p in groups[axis]))
     joined = joined.sources[0] if _keeps(joined.attributes["axes"]) else joined
     inner = _shaped(joined, tuple(made.shape[axis] for axis in target))

@@ -127,7 +127,10 @@ def _order(bracket: list[Trial]) -> tuple[int, int]:
 
 
 def _away_from_ends(step: float, near: float, far: float, stalled: bool) -> tuple[float, bool]:
-    """A step close to an end of the bracket twice in a row, or outside, is moved inwards."""
+    """A step inside the bracket, and whether it is close to an end, which it may be once.
+
+    The second one in a row (`stalled`), or one outside, is moved inwards.
+    """
     margin = 0.1 * (far - near)
     if not min(far - step, step - near) < margin:
         return step, False

@@ -66,7 +66,7 @@ class _TargetSearch:
                 self._join(node)
         for node in order:
             if node.op is output and node.sources[0].op in ROWS:
-                self._turn(node)
+                self._store_permuted(node)
 
     def _reader(self, node: Node) -> Node | None:
         """The one reader of a value that is not wanted in memory."""
@@ -74,7 +74,7 @@ class _TargetSearch:
         return readers[0] if len(readers) == 1 and node not in self.wanted else None
 
     def _chain(self, node: Node) -> list[Node]:
-        """A value and the moves behind it up to the last permutation, each read by the next."""
+        """A value and the movements behind it up to the last permutation, each read by the next."""
         chain, length = [node], 1
         while (reader := self._reader(chain[-1])) is not None and reader.op in MOVES:
             chain.append(reader)
@@ -122,7 +122,7 @@ class _TargetSearch:
         return addends
 
     def _origin(self, pad: Node) -> list[Node]:
-        """The moves from a pad back to a result of attention, and it; empty if it is none."""
+        """The movements from a pad back to a result of attention, and it; empty if it is none."""
         how = pad.attributes
         if pad.op is not mv.pad or self._reader(pad) is None or how["value"] != 0:
             return []
@@ -137,18 +137,18 @@ class _TargetSearch:
 
     # Results alone
 
-    def _turn(self, result: Node) -> None:
+    def _store_permuted(self, result: Node) -> None:
         """Notes a result that a reader sees in another order; the others look at it from there."""
         row, index = result.sources[0], result.attributes["index"]
         if result in self.wanted or index in self.targets.get(row, {}):
             return
         chain, inverse = self._chain(result), ()
         if len(self.readers[result]) > 1:
-            turns = [node for node in self.readers[result] if node.op is mv.permute]
-            if not turns:
+            permutations = [node for node in self.readers[result] if node.op is mv.permute]
+            if not permutations:
                 return
-            chain = [result, turns[0]]
-            axes = turns[0].attributes["axes"]
+            chain = [result, permutations[0]]
+            axes = permutations[0].attributes["axes"]
             inverse = tuple(axes.index(axis) for axis in range(len(axes)))
         end = chain[-1]
         strides = _followed(contiguous_strides(end.shape), chain[:0:-1])
@@ -158,9 +158,9 @@ class _TargetSearch:
                 self.targets.setdefault(row, {})[index] = target
 
 
-def _followed(strides: Shape, moves: Sequence[Node]) -> Shape | None:
-    """The strides of what some moves read, from those of their result; the last move first."""
-    for node in moves:
+def _followed(strides: Shape, movements: Sequence[Node]) -> Shape | None:
+    """The strides of what movements read, from those of their result; the last movement first."""
+    for node in movements:
         source = node.sources[0].shape
         if node.op is mv.permute:
             axes = node.attributes["axes"]

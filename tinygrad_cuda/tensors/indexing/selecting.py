@@ -40,9 +40,9 @@ __all__ = [
 
 def along_axis(shape: Shape, axis: int, like: Node, step: int = 1) -> Node:
     """The int64 node whose elements are ``step *`` their coordinate along `axis`."""
-    line = common.arange.leaf((shape[axis],), int64, like.device, start=0, step=step)
-    apart = tuple(size if k == axis else 1 for k, size in enumerate(shape))
-    return to_shape(movement.reshape(line, shape=apart), shape)
+    coordinates = common.arange.leaf((shape[axis],), int64, like.device, start=0, step=step)
+    expanded = tuple(size if k == axis else 1 for k, size in enumerate(shape))
+    return to_shape(movement.reshape(coordinates, shape=expanded), shape)
 
 
 def _flat_positions(op: str, node: Node, dim: int, index: Any, negative: bool = False) -> Node:
