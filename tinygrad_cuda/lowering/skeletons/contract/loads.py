@@ -203,12 +203,10 @@ class Mask:
 
     Attributes:
         case: C text of an entry's case, from 0.
-        cases: their number.
         clears: conditions of the thread, with the cases that fail where one does not hold.
     """
 
     case: str
-    cases: int
     clears: tuple[tuple[str, int], ...]
 
 
@@ -255,7 +253,7 @@ def masked(reader: Evaluator, guard: Guard, strided: AffineLeaf) -> Mask | None:
             )
             text = "false" if holds is False else holds.render(reader.wide)
             clears[text] = clears.get(text, 0) | failing
-    return Mask(ix.render(case, reader.wide), cases, tuple(clears.items()))
+    return Mask(ix.render(case, reader.wide), tuple(clears.items()))
 
 
 def _signed(bits: int) -> int:
