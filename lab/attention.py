@@ -195,9 +195,9 @@ def measure(case: Case, runner: Runner, chosen: list[Any]) -> dict[str, Any]:
             memory[node] = torch.full(node.shape, float("nan"), device="cuda", dtype=dtype)
         for launch in program.launches:
             for word in launch.words:
-                if word.kind == "value" and word.item not in memory:
-                    memory[word.item] = torch.empty(
-                        word.item.shape, device="cuda", dtype=torch.float32
+                if word.kind == "value" and word.operand not in memory:
+                    memory[word.operand] = torch.empty(
+                        word.operand.shape, device="cuda", dtype=torch.float32
                     )
         steps = {}
         for launch in program.launches:

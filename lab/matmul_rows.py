@@ -149,8 +149,8 @@ def memory_of(made: Lowered, a: Any, b: Any, out: Any, torch: Any) -> dict[Any, 
         nbytes = prod(node.shape) * node.dtype.itemsize
         bound[node] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     for word in words:
-        if word.kind == "exchange" and word.item not in bound:
-            bound[word.item] = torch.zeros(word.item.nbytes, dtype=torch.uint8, device="cuda")
+        if word.kind == "exchange" and word.operand not in bound:
+            bound[word.operand] = torch.zeros(word.operand.nbytes, dtype=torch.uint8, device="cuda")
     return bound
 
 

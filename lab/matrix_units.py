@@ -179,7 +179,7 @@ class Runner:
                     )
                 address = tensors[word.memory].data_ptr()
                 if word.kind == "map":
-                    raw += self.gpu.tensor_map(word.item, address)
+                    raw += self.gpu.tensor_map(word.operand, address)
                 else:
                     raw += struct.pack("<Q", address)
             raw = raw.ljust(8 * len(launch.words), b"\0")
@@ -219,10 +219,10 @@ def measure(case: Case, tiles: Any, runner: Runner, simt: bool) -> dict[str, Any
     rows = []
     for (cut, stages), program, binary in zip(chosen, made, binaries, strict=True):
         out = torch.full_like(want, float("nan"))
-        (store,) = {w.item for launch in program.launches for w in launch.words
+        (store,) = {w.operand for launch in program.launches for w in launch.words
                     if w.kind == "value" and w.write}  # fmt: skip
         inputs = {n for launch in program.launches for w in launch.words
-                  if w.kind == "value" and not w.write for n in [w.item]}  # fmt: skip
+                  if w.kind == "value" and not w.write for n in [w.operand]}  # fmt: skip
         by_slot = sorted(inputs, key=lambda node: node.attributes["slot"])
         tensors = {store: out, **dict(zip(by_slot, (a, b), strict=True))}
         run = runner.launcher(program, binary.cubin, tensors)

@@ -201,11 +201,13 @@ def memory_of(made: Any, program: Any, inputs: dict[str, Node], case: Case, torc
     for launch in made.launches:
         for word in launch.words:
             if word.kind == "exchange":
-                memory[word.item] = torch.zeros(word.item.nbytes, dtype=torch.uint8, device="cuda")
-            elif word.kind == "value" and word.item not in memory:
-                dtype = getattr(torch, word.item.dtype.name)
-                memory[word.item] = torch.full(
-                    word.item.shape, float("nan"), device="cuda", dtype=dtype
+                memory[word.operand] = torch.zeros(
+                    word.operand.nbytes, dtype=torch.uint8, device="cuda"
+                )
+            elif word.kind == "value" and word.operand not in memory:
+                dtype = getattr(torch, word.operand.dtype.name)
+                memory[word.operand] = torch.full(
+                    word.operand.shape, float("nan"), device="cuda", dtype=dtype
                 )
     return memory
 

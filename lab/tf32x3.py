@@ -163,8 +163,8 @@ def launchers(programs: Any, runner: Runner, outs: Any, tensors: Any) -> list[An
     binaries = compiler.compile_many([program.source for program in programs], "sm_90a")
     for out, program, binary, read in zip(outs, programs, binaries, tensors, strict=True):
         words = [word for launch in program.launches for word in launch.words]
-        (store,) = {word.item for word in words if word.kind == "value" and word.write}
-        inputs = {word.item for word in words if word.kind == "value" and not word.write}
+        (store,) = {word.operand for word in words if word.kind == "value" and word.write}
+        inputs = {word.operand for word in words if word.kind == "value" and not word.write}
         by_slot = sorted(inputs, key=lambda node: node.attributes["slot"])
         bound = {store: out, **dict(zip(by_slot, read, strict=True))}
         runs.append(runner.launcher(program, binary.cubin, bound))

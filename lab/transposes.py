@@ -107,7 +107,7 @@ def tensors_of(case: Case, runner: Runner, made: Any) -> tuple[Any, Any, dict[An
     x = torch.randint(-100, 100, case.shape, device="cuda").to(kinds[0])
     out = torch.empty([case.shape[axis] for axis in case.axes], dtype=kinds[1], device="cuda")
     (launch,) = made.launches
-    return x, out, {word.item: out if word.write else x for word in launch.words}
+    return x, out, {word.operand: out if word.write else x for word in launch.words}
 
 
 def measure(case: Case, runner: Runner, programs: list[Any], binaries: list[Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def measure(case: Case, runner: Runner, programs: list[Any], binaries: list[Any]
     for name, program, binary in zip(VARIANTS, programs, binaries, strict=True):
         out.zero_()
         (launch,) = program.launches
-        tensors = {word.item: out if word.write else x for word in launch.words}
+        tensors = {word.operand: out if word.write else x for word in launch.words}
         run = runner.launcher(program, binary.cubin, tensors)
         rows[str(name)] = runner.time(run)
         if not runner.torch.equal(out, want):

@@ -163,7 +163,7 @@ def test_fresh_batches_update_their_readers_alone(gpu: runtime.DeviceHandle) -> 
     (plan,) = (plan for plan in executables() if plan.replays)
     inputs = {node for node in plan.program.inputs if node.shape in ((BATCH, SIZES[0]), (BATCH,))}
     readers = sum(
-        any(word.kind == "value" and word.item in inputs for word in launch.words)
+        any(word.kind == "value" and word.operand in inputs for word in launch.words)
         for launch in plan.launches
     )
     assert readers < len(plan.launches)

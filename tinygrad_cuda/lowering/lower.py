@@ -80,7 +80,7 @@ def lower(program: Program, target: Target) -> Lowered:
 def _scratches(stages: Sequence[Stage]) -> dict[Hashable, int]:
     """Memory that the blocks or stages of a kernel share, and its bytes."""
     words = (word for stage in stages for word in stage.words if word.kind == "scratch")
-    return {word.item: word.item.nbytes for word in words}
+    return {word.operand: word.operand.nbytes for word in words}
 
 
 def scheduled(program: Program, target: Target) -> Schedule:

@@ -210,7 +210,7 @@ def _run(number: int, run: ExportedRun) -> list[str]:
 def _address(executable: LoweredExecutable, names: Sequence[str], word: KernelParam) -> str:
     value, offset = executable.sources[word.memory]
     text = f"{names[value]} + {offset}" if offset else names[value]
-    return _map(word.item, text) if word.kind == "map" else text
+    return _map(word.operand, text) if word.kind == "map" else text
 
 
 def _launch(launch: PackedLaunch, address: Callable[[KernelParam], str]) -> list[str]:

@@ -71,8 +71,8 @@ def test_edges_order_whatever_uses_the_same_memory(name: str) -> None:
                 continue
             for other, later in enumerate(launches[number + 1 :], number + 1):
                 for use in later.words:
-                    same = use.item is word.item and (word.write or use.write)
-                    over = use.write and places.get(use.item) is word.item
+                    same = use.operand is word.operand and (word.write or use.write)
+                    over = use.write and places.get(use.operand) is word.operand
                     if same or over:
                         pairs += 1
                         assert number in paths[other], (launch.name, later.name)

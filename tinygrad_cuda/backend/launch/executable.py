@@ -236,7 +236,7 @@ class LoweredExecutable:
             slots[self.overwrites[node]] if node in self.overwrites else None for node in nodes
         ]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
-        exchanges = [w.item for one in self.launches for w in one.words if w.kind == "exchange"]
+        exchanges = [w.operand for one in self.launches for w in one.words if w.kind == "exchange"]
         self.exchange_bytes = 0
         for value in dict.fromkeys(exchanges):
             sources[value] = sources["exchange"][0], self.exchange_bytes
@@ -569,7 +569,7 @@ class LoweredExecutable:
     def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
         launch = self.launches[number]
         touched = [
-            pieces[word.kind if word.kind in ("error", "exchange", "argument") else word.item]
+            pieces[word.kind if word.kind in ("error", "exchange", "argument") else word.operand]
             for word in launch.words
             if word.kind not in ("unused", "map")  # a map's value has an address besides
         ]

@@ -52,7 +52,7 @@ class ArgumentBuffer:
     """
 
     def __init__(self, launches: Sequence[PackedLaunch]) -> None:
-        arguments = [w.item for launch in launches for w in launch.words if w.kind == "argument"]
+        arguments = [w.operand for launch in launches for w in launch.words if w.kind == "argument"]
         # The slot of each argument's position and C type.
         self.table: dict[tuple[int, str], int] = {}
         for argument in arguments:
@@ -84,7 +84,7 @@ class LaunchParams:
     Args:
         launches: in order of execution.
         sources: of each value or scratch memory that the launches use, of ``"error"``, and of each
-            number by its word's item.
+            number by its word's operand.
         count: how many addresses a run has.
         encode: the bytes of a tensor map of a value at an address.
     """
@@ -108,7 +108,7 @@ class LaunchParams:
                 if word.kind != "unused":
                     value, offset = sources[word.memory]
                     if word.kind == "map":
-                        self._maps[value].append((position, offset, word.item))
+                        self._maps[value].append((position, offset, word.operand))
                     else:
                         self._address_words[value].append((position, offset))
                     self._users[value].add(number)
@@ -178,7 +178,7 @@ def first_uses(launches: Sequence[PackedLaunch], items: Collection[Any]) -> list
     seen: set[Any] = set()
     uses = []
     for launch in launches:
-        used = dict.fromkeys(w.item for w in launch.words if w.kind in ("value", "scratch"))
+        used = dict.fromkeys(w.operand for w in launch.words if w.kind in ("value", "scratch"))
         uses.append([value for value in used if value in items and value not in seen])
         seen.update(used)
     return uses

@@ -78,14 +78,14 @@ class KernelParam(NamedTuple):
         kind: ``value`` (address of a value in memory), ``argument`` (of a number of the program),
             ``scratch`` (of memory between two stages), ``exchange`` (of memory between blocks),
             ``error`` (of the error word), ``map`` (a tensor map) or ``unused``.
-        item: the node, the argument's position and C type, the `Scratch`, the `Exchange` or the
+        operand: the node, the argument's position and C type, the `Scratch`, the `Exchange` or the
             `TensorMap`.
         text: how the field is declared; empty behind the first eight bytes of a tensor map.
         write: whether the kernel writes there.
     """
 
     kind: str
-    item: Any
+    operand: Any
     text: str
     write: bool = False
 
@@ -94,7 +94,7 @@ class KernelParam(NamedTuple):
         """What its address is of."""
         if self.kind == "error":
             return "error"
-        return self.item.node if self.kind == "map" else self.item
+        return self.operand.node if self.kind == "map" else self.operand
 
 
 @dataclass(eq=False)
@@ -135,12 +135,12 @@ class KernelParams:
             return stem
         return f"{stem}_{number}" if bare else f"{stem}{number}"
 
-    def _add(self, key: Any, stem: str, kind: str, item: Any, ctype: str, write: bool) -> str:
+    def _add(self, key: Any, stem: str, kind: str, operand: Any, ctype: str, write: bool) -> str:
         if key not in self._names:
             number = self._counts.get(stem, 0)
             self._counts[stem] = number + 1
             name = stem if stem == "error" else f"{stem}{number}"
-            self.list.append(KernelParam(kind, item, f"{ctype} {name}", write))
+            self.list.append(KernelParam(kind, operand, f"{ctype} {name}", write))
             self._names[key] = f"p.{name}"
         return self._names[key]
 
@@ -156,8 +156,10 @@ class KernelParams:
 
     def argument(self, argument: Argument, ctype: str) -> str:
         """A number of the program, which lies in memory; see `wrapped`."""
-        item = argument.position, ctype
-        pointer = self._add((argument, ctype), "number", "argument", item, f"const {ctype}*", False)
+        operand = argument.position, ctype
+        pointer = self._add(
+            (argument, ctype), "number", "argument", operand, f"const {ctype}*", False
+        )
         return pointer.removeprefix("p.")
 
     def number(self, value: Any, ctype: str) -> str:
@@ -215,13 +217,13 @@ class Stage:
 
     def stores(self, node: Node) -> bool:
         """Whether this stage of its kernel is the one that stores a node."""
-        return any(word.write and word.item is node for word in self.words)
+        return any(word.write and word.operand is node for word in self.words)
 
 
 def _bytes_of(words: list[KernelParam]) -> int:
     """Bytes of what a stage reads and writes, each value once."""
-    values: list[Node] = [word.item for word in words if word.kind == "value"]
-    scratch: list[Scratch] = [word.item for word in words if word.kind == "scratch"]
+    values: list[Node] = [word.operand for word in words if word.kind == "value"]
+    scratch: list[Scratch] = [word.operand for word in words if word.kind == "scratch"]
     parts = [part for part in scratch if not isinstance(part, LibraryWorkspace)]
     sizes = [prod(node.shape) * node.dtype.itemsize for node in values]
     return sum(sizes) + sum(part.nbytes for part in parts)
