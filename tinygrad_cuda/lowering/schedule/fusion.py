@@ -48,8 +48,16 @@ ALONE = {  # kinds of kernels that take elementwise readers of their results onl
 NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
 ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
 SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
-TRANSFORMS = winograd.ROWS
-WHOLE = ("scatter", "attention", "recurrence", "fft")  # kinds of kernels that take no other node
+# Kinds of kernels of ops with a loop of their own. All but Winograd's take no other node.
+KIND_OF: dict[Op, str] = {
+    op: kind
+    for kind, ops in (
+        ("winograd", winograd.ROWS), ("scatter", (indexing.scatter, indexing.scatter_add)),
+        ("attention", attention.ROWS), ("recurrence", recurrence.ROWS), ("fft", fft.ROWS),
+    )
+    for op in ops
+}  # fmt: skip
+WHOLE = ("scatter", "attention", "recurrence", "fft")
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
 
@@ -395,7 +403,6 @@ class Group:
 
     def __init__(self, node: Node, update: bool, target: Target) -> None:
         self.target = target
-        self.kind = "map"
         self.numel = prod(node.shape)
         self.sign: Signature = ()
         self.rows = 1
@@ -412,16 +419,8 @@ class Group:
             self.rows = rows_of(self.sign)
         elif node.op.kind == "contraction":
             self.kind = "contract"
-        elif node.op in TRANSFORMS:
-            self.kind = "winograd"
-        elif node.op in (indexing.scatter, indexing.scatter_add):
-            self.kind = "scatter"
-        elif node.op in attention.ROWS:
-            self.kind = "attention"
-        elif node.op in recurrence.ROWS:
-            self.kind = "recurrence"
-        elif node.op in fft.ROWS:
-            self.kind = "fft"
+        else:
+            self.kind = KIND_OF.get(node.op, "map")
         if self.kind != "map":
             self.anchors = [node]
             self.reduction_dependent = {node}
