@@ -88,10 +88,11 @@ TGC_STAGE(map_contiguous_959d8c68df,
 //   FLOPs: matmul.
 // Stores matmul (128, 64, 3, 3) float32.
 // Grid 130 x 256 threads, 32833536 bytes moved at least.
-TGC_STAGE(contract_matmul_slices_7d5ad419af,
+TGC_STAGE(contract_matmul_slices_9e54038d9e,
   tgc_tensor_map map_in0;
   tgc_tensor_map map_in1;
   float* partial0;
+  float* out0;
   const float* in0;
   const float* in1;
 ) {
@@ -293,7 +294,8 @@ TGC_STAGE(contract_matmul_slices_7d5ad419af,
               totals[0] = several.at[0];
             }
             const float total = totals[0];
-            tgc_store(p.partial0, k_slice * 73728LL + m * 576 + strip % 64 * 9 + strip / 64, total);
+            tgc_store(k_slice > 0 ? p.partial0 + (k_slice - 1) * 73728LL : p.out0,
+                m * 576 + strip % 64 * 9 + strip / 64, total);
           }
         }
         __syncwarp();
@@ -304,8 +306,8 @@ TGC_STAGE(contract_matmul_slices_7d5ad419af,
 
 // Second stage, 73728 sums of 26 slices: matmul.
 // Stores matmul (128, 64, 3, 3) float32.
-// Grid 288 x 256 threads, 7962624 bytes moved at least.
-TGC_STAGE(contract_matmul_join_79173787fd,
+// Grid 288 x 256 threads, 7667712 bytes moved at least.
+TGC_STAGE(contract_matmul_join_d7154c018c,
   float* partial0;
   float* out0;
 ) {
@@ -316,7 +318,8 @@ TGC_STAGE(contract_matmul_join_79173787fd,
 #pragma unroll 16
     for (int turn = 0; turn < 26; turn++) {
       const int k_slice = turn + k_group;
-      if (k_slice < 26) sum = (float)(sum + tgc_load(p.partial0, k_slice * 73728LL + output));
+      const float* const slice = k_slice > 0 ? p.partial0 + (k_slice - 1) * 73728LL : p.out0;
+      if (k_slice < 26) sum = (float)(sum + tgc_load(slice, output));
     }
   }
   if (k_group == 0 && output < 73728) {

@@ -2,8 +2,9 @@
 //   convolution_weight_gradient.
 // Stores convolution_weight_gradient (16, 6, 5, 5) float32.
 // Grid 128 x 256 threads, 2650112 bytes moved at least.
-TGC_STAGE(contract_convolution_weight_gradient_slices_7cc308d8bc,
+TGC_STAGE(contract_convolution_weight_gradient_slices_1a9ba8670a,
   float* partial0;
+  float* out0;
   const float* in0;
   const float* in1;
 ) {
@@ -138,14 +139,14 @@ TGC_STAGE(contract_convolution_weight_gradient_slices_7cc308d8bc,
   for (int e = threadIdx.x; e < 2400; e += 256) {
     const int m = e / 150, strip = e % 150;
     float total = shared_sum[e];
-    tgc_store(p.partial0, k_slice * 2400LL + m * 150 + strip, total);
+    tgc_store(k_slice > 0 ? p.partial0 + (k_slice - 1) * 2400LL : p.out0, m * 150 + strip, total);
   }
 }
 
 // Second stage, 2400 sums of 128 slices: convolution_weight_gradient.
 // Stores convolution_weight_gradient (16, 6, 5, 5) float32.
-// Grid 75 x 256 threads, 1238400 bytes moved at least.
-TGC_STAGE(contract_convolution_weight_gradient_join_544311e774,
+// Grid 75 x 256 threads, 1228800 bytes moved at least.
+TGC_STAGE(contract_convolution_weight_gradient_join_8092622cb9,
   float* partial0;
   float* out0;
 ) {
@@ -157,7 +158,8 @@ TGC_STAGE(contract_convolution_weight_gradient_join_544311e774,
 #pragma unroll 16
     for (int turn = 0; turn < 16; turn++) {
       const int k_slice = turn * 8 + k_group;
-      if (k_slice < 128) sum = (float)(sum + tgc_load(p.partial0, k_slice * 2400LL + output));
+      const float* const slice = k_slice > 0 ? p.partial0 + (k_slice - 1) * 2400LL : p.out0;
+      if (k_slice < 128) sum = (float)(sum + tgc_load(slice, output));
     }
   }
   shared[threadIdx.x] = sum;

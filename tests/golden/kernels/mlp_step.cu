@@ -1,10 +1,11 @@
 // contract 1 x 64 x 128 x 784, tiles of 32 x 32 x 32, split-K 13, 12845056 FLOPs: matmul add maximum eq lt.
 // Stores maximum (64, 128) float32; eq (64, 128) bool; lt (64, 128) bool.
 // Grid 104 x 256 threads, 1028096 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_ea1d3b0ca3,
+TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_bdf3653f80,
   const float* in0;
   const float* in1;
   float* partial0;
+  float* out0;
 ) {
   const int tile_index = virtual_block % 8;
   const int batch = 0;
@@ -142,17 +143,17 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_ea1d3b0ca3,
       }
       slice.at[v] = total;
     }
-    tgc_store_vector(p.partial0, k_slice * 8192LL + m * 128 + strip * 4, slice);
+    tgc_store_vector(k_slice > 0 ? p.partial0 + (k_slice - 1) * 8192LL : p.out0, m * 128 + strip * 4, slice);
   }
 }
 
 // Second stage, 8192 sums of 13 slices: matmul add maximum eq lt.
 // Stores maximum (64, 128) float32; eq (64, 128) bool; lt (64, 128) bool.
-// Grid 32 x 256 threads, 475648 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_eq_lt_join_1ea16ec9e0,
+// Grid 32 x 256 threads, 442880 bytes moved at least.
+TGC_STAGE(contract_matmul_add_maximum_eq_lt_join_9283f57819,
   float* partial0;
-  const float* in0;
   float* out0;
+  const float* in0;
   bool* out1;
   bool* out2;
 ) {
@@ -163,7 +164,8 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_join_1ea16ec9e0,
 #pragma unroll 16
     for (int turn = 0; turn < 13; turn++) {
       const int k_slice = turn + k_group;
-      if (k_slice < 13) sum = (float)(sum + tgc_load(p.partial0, k_slice * 8192LL + output));
+      const float* const slice = k_slice > 0 ? p.partial0 + (k_slice - 1) * 8192LL : p.out0;
+      if (k_slice < 13) sum = (float)(sum + tgc_load(slice, output));
     }
   }
   if (k_group == 0 && output < 8192) {

@@ -1,10 +1,11 @@
 // contract 1 x 32 x 32 x 4096, tiles of 16 x 32 x 64, split-K 64, 8388608 FLOPs: matmul.
 // Stores matmul (32, 32) float32.
 // Grid 128 x 256 threads, 1310720 bytes moved at least.
-TGC_STAGE(contract_matmul_slices_e6a5fca9a6,
+TGC_STAGE(contract_matmul_slices_0c5fb79ca4,
   const float* in0;
   const float* in1;
   float* partial0;
+  float* out0;
 ) {
   const int tile_index = virtual_block % 2;
   const int batch = 0;
@@ -143,14 +144,14 @@ TGC_STAGE(contract_matmul_slices_e6a5fca9a6,
       }
       slice.at[v] = total;
     }
-    tgc_store_vector(p.partial0, k_slice * 1024LL + m * 32 + strip * 2, slice);
+    tgc_store_vector(k_slice > 0 ? p.partial0 + (k_slice - 1) * 1024LL : p.out0, m * 32 + strip * 2, slice);
   }
 }
 
 // Second stage, 1024 sums of 64 slices: matmul.
 // Stores matmul (32, 32) float32.
-// Grid 32 x 256 threads, 266240 bytes moved at least.
-TGC_STAGE(contract_matmul_join_77b6e8e9a3,
+// Grid 32 x 256 threads, 262144 bytes moved at least.
+TGC_STAGE(contract_matmul_join_e76bcdd2ed,
   float* partial0;
   float* out0;
 ) {
@@ -162,7 +163,8 @@ TGC_STAGE(contract_matmul_join_77b6e8e9a3,
 #pragma unroll 16
     for (int turn = 0; turn < 8; turn++) {
       const int k_slice = turn * 8 + k_group;
-      if (k_slice < 64) sum = (float)(sum + tgc_load(p.partial0, k_slice * 1024LL + output));
+      const float* const slice = k_slice > 0 ? p.partial0 + (k_slice - 1) * 1024LL : p.out0;
+      if (k_slice < 64) sum = (float)(sum + tgc_load(slice, output));
     }
   }
   shared[threadIdx.x] = sum;

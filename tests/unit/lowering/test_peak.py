@@ -6,7 +6,7 @@ import pytest
 from programs import TARGET, Inputs, family, gradients, times, variable
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.dtypes import bfloat16
+from tinygrad_cuda.core.dtypes import DType, bfloat16, float32
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -106,3 +106,15 @@ def test_the_parts_of_a_split_sum_are_an_owner() -> None:
     assert [owner.node.op for owner in scratch] == [contraction.matmul]
     assert memory.peak.nbytes == sum(owner.nbytes for owner in memory.peak.owners)
     assert f"  scratch of matmul (128, 128) float32, kernels {memory.peak.kernel} to" in str(memory)
+
+
+@pytest.mark.parametrize(("dtype", "held"), [(float32, 1), (bfloat16, 0)])
+def test_the_first_part_of_a_split_sum_lies_in_its_result(dtype: DType, held: int) -> None:
+    """So memory between the stages is that of the others; 16 bits of a result hold no sum."""
+    new = Inputs()
+    product = contraction.matmul(new(32, 4096, dtype=dtype), new(4096, 32, dtype=dtype))
+    lowered = lower(new.program(product), TARGET)
+    (kernel,) = lowered.schedule.kernels
+    assert kernel.choice is not None
+    assert kernel.choice.cut.slices == 64
+    assert lowered.arena.nbytes == (64 - held) * 32 * 32 * 4

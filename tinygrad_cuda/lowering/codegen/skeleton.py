@@ -154,6 +154,10 @@ class KernelParams:
     def write(self, node: Node) -> str:
         return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", True)
 
+    def sums(self, node: Node) -> str:
+        """The memory of an output that has a part of its sum before a later stage stores it."""
+        return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", False)
+
     def argument(self, argument: Argument, ctype: str) -> str:
         """A number of the program, which lies in memory; see `wrapped`."""
         operand = argument.position, ctype

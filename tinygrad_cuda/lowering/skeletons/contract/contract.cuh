@@ -212,6 +212,7 @@ if (output < @outputs@) {
 #pragma unroll 16
   for (int turn = 0; turn < @turns@; turn++) {
     const int k_slice = turn * @groups@ + k_group;
+    @slice@
     if (k_slice < @k_slices@) sum = @add@;
   }
 }

@@ -8,7 +8,7 @@ from typing import Generic
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops.convolution import convolution
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import (
@@ -69,10 +69,26 @@ class Contraction:
         self.n, self.batches = self.b.shape[-1], prod(batch_shape)
         self.dtype = self.node.dtype
         self.type = self.dtype.compute
-        nbytes = slices * kernel.numel * max(self.dtype.itemsize, 4)
         self.slices = slices
+        # The first slice lies where the second stage stores its sum, if one of the outputs is that.
+        self.first = _held_sum(kernel) if slices > 1 else None
+        nbytes = (slices - bool(self.first)) * kernel.numel * max(self.dtype.itemsize, 4)
         self.scratch = Scratch(nbytes) if slices > 1 else None
         self.columns: EpilogueColumns | None = None  # that the epilogue reduces
+
+    def slice_at(self, words: KernelParams, last: bool) -> tuple[str, str]:
+        """C text of a pointer, and of an offset from it, at which slice `k_slice` begins.
+
+        Args:
+            words: parameters of the stage.
+            last: whether it is the stage that adds the slices.
+        """
+        assert self.scratch is not None
+        others, numel = words.scratch(self.scratch, self.type, not last), f"{self.kernel.numel}LL"
+        if self.first is None:
+            return others, f"k_slice * {numel} + "
+        first = words.write(self.first) if last else words.sums(self.first)
+        return f"k_slice > 0 ? {others} + (k_slice - 1) * {numel} : {first}", ""
 
     def output_index(self, flat: Index) -> Index:
         """The offset at which an output is stored: in the order that its readers want."""
@@ -130,6 +146,16 @@ def weight_gradient_stages(kernel: Kernel, cut: WeightGradientCut) -> list[Stage
     """One stage, or two where blocks share the images."""
     problem = Contraction(kernel, cut.blocks)
     return with_sum(problem, _weight_gradient(problem, cut))
+
+
+def _held_sum(kernel: Kernel) -> Node | None:
+    """An output of the second stage in whose memory a slice of the sum fits, element by element.
+
+    A thread of that stage reads its element of the slice before it stores the output there.
+    """
+    sums = kernel.anchors[0].dtype.compute
+    stored = (node for node in kernel.stores if node.op is not common.assign)
+    return next((node for node in stored if node.dtype.c == sums), None)
 
 
 def with_sum(problem: Contraction, first: Stage) -> list[Stage]:
@@ -344,16 +370,13 @@ def epilogue_text(
     writer.scopes = [outer, Scope("m"), Scope("strip"), Scope("v")]
     writer.lane = Lane(v, lanes)
     if problem.scratch is not None:
-        pointer = writer.words.scratch(problem.scratch, problem.type, True)
-        start = f"k_slice * {problem.kernel.numel}LL"
+        pointer, start = problem.slice_at(writer.words, False)
         split = ix.split_lane(flat, v) if lanes > 1 else None
         wide = split and split[0] == 1 and ix.divisible(split[1], lanes)
         if split is None or not wide or problem.kernel.numel % lanes:
-            offset = f"{start} + {writer.index_text(flat)}"
-            return [], [], [f"tgc_store({pointer}, {offset}, total);"], []
-        offset = f"{start} + {writer.index_text(split[1])}"
+            return [], [], [f"tgc_store({pointer}, {start}{writer.index_text(flat)}, total);"], []
         declare = f"tgc_vector<{problem.type}, {lanes}> slice;"
-        store = f"tgc_store_vector({pointer}, {offset}, slice);"
+        store = f"tgc_store_vector({pointer}, {start}{writer.index_text(split[1])}, slice);"
         return [], [declare], [f"slice.at[{writer.lane.name}] = total;"], [store]
     stores = Stores(writer, problem.kernel)
     writer.anchored[problem.node] = "total"
@@ -371,8 +394,7 @@ def _sum_slices(problem: Contraction, first: Stage) -> Stage:
 
     Where there are few outputs, several threads share the slices of each.
     """
-    kernel, scratch = problem.kernel, problem.scratch
-    assert scratch is not None
+    kernel = problem.kernel
     groups = 1
     while (
         2 * groups * kernel.numel <= kernel.target.multiprocessors * THREADS
@@ -385,7 +407,10 @@ def _sum_slices(problem: Contraction, first: Stage) -> Stage:
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     output = ix.variable("output", kernel.numel)
     writer.scopes = [Scope("output"), Scope("v")]
-    pointer = words.scratch(scratch, problem.type, False)
+    pointer, start = problem.slice_at(words, True)
+    declare = []
+    if problem.first is not None:
+        declare, pointer = [f"const {problem.type}* const slice = {pointer};"], "slice"
     writer.anchored[problem.node] = "total"
     stores = Stores(writer, kernel)
     for node in kernel.stores:
@@ -404,7 +429,8 @@ def _sum_slices(problem: Contraction, first: Stage) -> Stage:
         exchange=["shared[threadIdx.x] = sum;", "__syncthreads();"] * split,
         k_slices=problem.slices,
         turns=-(-problem.slices // groups),
-        add=_sum(problem.dtype, "sum", f"tgc_load({pointer}, k_slice * {kernel.numel}LL + output)"),
+        slice=declare,
+        add=_sum(problem.dtype, "sum", f"tgc_load({pointer}, {start}output)"),
         addend=_sum(problem.dtype, "total", f"shared[other * {THREADS // groups} + result]"),
         load=writer.scopes[0].lines + writer.scopes[1].lines + stores.after,
     )
