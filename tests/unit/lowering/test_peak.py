@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from programs import TARGET, Inputs, family, gradients, times, variable
 
+from lab.step_memory import step_of
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float32
 from tinygrad_cuda.graph.node import gradient_mode
@@ -118,3 +119,15 @@ def test_the_first_part_of_a_split_sum_lies_in_its_result(dtype: DType, held: in
     assert kernel.choice is not None
     assert kernel.choice.cut.slices == 64
     assert lowered.arena.nbytes == (64 - held) * 32 * 32 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("resnet18_tf32", 1268), ("resnet18_bf16", 690), ("resnet", 566), ("mlp_4096_bf16", 902)],
+)
+def test_layouts_of_training_steps_leave_few_gaps(name: str, most: int) -> None:
+    """The arena is hardly larger than what is in it at once; MiB of all that a step takes."""
+    memory = step_of(name).memory
+    assert memory.peak is not None
+    assert memory.arena <= 1.02 * memory.peak.nbytes
+    assert memory.inputs + memory.outputs + memory.arena <= most << 20

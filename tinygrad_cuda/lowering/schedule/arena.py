@@ -29,8 +29,8 @@ WORTH_A_PART = 80 << 10
 
 # A block is made where it saves these bytes, and the arena is at most this share of what it was:
 # while the caller keeps a result, the values that would be in its memory lie behind the arena.
-WORTH_A_BLOCK = 4 << 20
-BLOCK_SHARE = 0.99
+WORTH_A_BLOCK = 2 << 20
+BLOCK_SHARE = 0.996
 BLOCK = "block"
 
 
@@ -119,14 +119,14 @@ def _planned(
     """With values in the memory of single results, or of many in a block where that is worth it."""
     kernels = _Order(schedule.kernels)
     single = [result for result in results if result.nbytes >= WORTH_SHARING]
-    plan = plan_memory(kernels, buffers, single)
-    if plan.peak < WORTH_A_BLOCK or len(members) < 2:
-        return plan
+    if len(members) < 2 or sum(buffer.nbytes for buffer in buffers) < WORTH_A_BLOCK:
+        return plan_memory(kernels, buffers, single)
     block = PlannedRegion(BLOCK, tuple(part for result in members for part in result.parts))
     rest = [result for result in single if result not in members]
-    other = plan_memory(kernels, buffers, [block, *rest])
-    worth = other.peak <= min(plan.peak - WORTH_A_BLOCK, plan.peak * BLOCK_SHARE)
-    return other if worth else plan
+    plan = plan_memory(kernels, buffers, [block, *rest])
+    worth = max(plan.peak + WORTH_A_BLOCK, plan.peak / BLOCK_SHARE)
+    other = plan_memory(kernels, buffers, single, below=worth)
+    return other if other.peak < worth else plan
 
 
 def _buffers(

@@ -5,9 +5,11 @@ Two buffers share storage only where the DAG itself, in whatever order it runs, 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
+from math import inf
 from typing import NamedTuple, Protocol
 
 ALIGNMENT = 256  # bytes, of a buffer in the arena: that of cuMemAlloc
@@ -17,9 +19,20 @@ ALIGNMENT = 256  # bytes, of a buffer in the arena: that of cuMemAlloc
 # and their buffers cost nothing.
 WORTH_AN_EDGE = 1 << 20
 
+# The share of the arena that a layout of large buffers by their lifetimes must not exceed.
+WORTH_A_LAYOUT = 0.995
 
-# The share of the arena that a layout of large buffers by size must not exceed: it has more edges.
-WORTH_A_LAYOUT = 0.95
+# The share of an arena that one edge less is worth: of two layouts as large, the one with fewer.
+EDGE_SHARE = 0.001
+
+# Rounds in which a layout gets lower at most, and pairs of buffers that they may compare in all;
+# a layout is low enough at this multiple of the bytes that are in it at one time.
+ROUNDS = 12
+ROUNDS_WORK = 200_000
+LOW_ENOUGH = 1.003
+
+# Bytes from which on a smaller buffer lies among large ones where that needs no edge.
+WORTH_A_HOLE = 1 << 16
 
 
 class KernelGraph(Protocol):
@@ -106,6 +119,7 @@ def plan_memory(
     regions: Sequence[PlannedRegion] = (),
     *,
     worth_an_edge: int = WORTH_AN_EDGE,
+    below: float = inf,
 ) -> MemoryPlan:
     """Lays buffers out in one arena.
 
@@ -115,26 +129,42 @@ def plan_memory(
     in that order, it takes the latter, and its writer waits for those users by new edges. Where
     even so the arena would grow by that much, it takes the storage of a buffer that its writer is
     the last to read, if the writer may store it there, or else a stretch of a region whose writers
-    come after all its users. Where large buffers take less if they are laid out by size, for
-    their lifetimes in that order, they are. All edges point forward in one topological order, so
-    no cycle can arise.
+    come after all its users. Large buffers are also laid out for their lifetimes in that order, by
+    size and by size times lifetime, as low as they can lie or where they need fewest edges. Of
+    these layouts the smallest is taken, where an edge counts as `EDGE_SHARE` of it. All edges point
+    forward in one topological order, so no cycle can arise.
 
     Args:
         kernels: the DAG, such as a networkx DiGraph; its order of insertion breaks ties.
         buffers: with distinct names; every reader follows the writer in `kernels`.
         regions: memory to use besides the arena.
         worth_an_edge: bytes that outweigh the parallelism an edge takes away.
+        below: bytes that a layout by lifetimes must take less than.
 
     Raises:
         ValueError: a reader does not follow the writer of its buffer.
     """
-    planned = _planned(_Planner(kernels, regions, worth_an_edge), buffers)
-    planner = _Planner(kernels, regions, worth_an_edge)
-    planner.fix(_layout(planner.position, buffers, regions, worth_an_edge))
-    if planner.height >= planned.peak * WORTH_A_LAYOUT:
-        return planned
-    other = _planned(planner, buffers)
-    return other if other.peak < planned.peak * WORTH_A_LAYOUT else planned
+    order = _topological(kernels)
+    best = _planned(_Planner(kernels, order, regions, worth_an_edge), buffers)
+    layouts = _Layouts(kernels, order, buffers, regions, worth_an_edge)
+    limit = min(best.peak * WORTH_A_LAYOUT, below)
+    if not layouts.large or layouts.least_height >= limit:
+        return best
+    for rank in (_size, _area):
+        spans, lowest = layouts.arranged(rank)
+        for few_edges in (True, False) if lowest < limit else ():
+            planner = _Planner(kernels, order, regions, worth_an_edge)
+            planner.fix(layouts.spots(spans, few_edges))
+            if planner.height < min(limit, _weight(best)):
+                best = min(best, _planned(planner, buffers), key=_weight)
+            if planner.height <= lowest:
+                break
+    return best
+
+
+def _weight(plan: MemoryPlan) -> float:
+    """The bytes of a plan's arena, with what its edges count as."""
+    return plan.peak * (1 + EDGE_SHARE * len(plan.edges))
 
 
 def _planned(planner: _Planner, buffers: Sequence[PlannedBuffer]) -> MemoryPlan:
@@ -184,11 +214,15 @@ class _Planner:
     """Sets of kernels are integers, one bit a kernel, by position in the order."""
 
     def __init__(
-        self, kernels: KernelGraph, regions: Sequence[PlannedRegion], worth_an_edge: int
+        self,
+        kernels: KernelGraph,
+        order: list[Hashable],
+        regions: Sequence[PlannedRegion],
+        worth_an_edge: int,
     ) -> None:
         self.kernels = kernels
         self.worth_an_edge = worth_an_edge
-        self.order = _topological(kernels)
+        self.order = order
         self.position = {kernel: position for position, kernel in enumerate(self.order)}
         self.before: list[int] = []
         self.offsets: dict[Hashable, int] = {}
@@ -240,7 +274,7 @@ class _Planner:
                     gap = relaxed = own
                 elif (region := self.region_of(buffer, size)) is not None:
                     segments = self.regions[region]
-                    gap = relaxed = self.region_gap(region, size, self.users(buffer))
+                    gap = relaxed = self.region_gap(region, size, _users(buffer, self.position))
                     self.hold(buffer, region, gap.start, size)
             if gap is relaxed or gap.growth - relaxed.growth >= self.worth_an_edge:
                 gap = relaxed
@@ -268,7 +302,7 @@ class _Planner:
         first = 0
         for nbytes, writer in region.parts:
             if first < start + size and start < first + nbytes:
-                self.awaited[writer] = self.awaited.get(writer, 0) | self.users(buffer)
+                self.awaited[writer] = self.awaited.get(writer, 0) | _users(buffer, self.position)
             first += nbytes
 
     @staticmethod
@@ -308,7 +342,7 @@ class _Planner:
 
     def region_of(self, buffer: PlannedBuffer, size: int) -> PlannedRegion | None:
         """The smallest region with room, whose writers there follow all users of the buffer."""
-        users = self.users(buffer)
+        users = _users(buffer, self.position)
         for region in self.regions:
             if not self.region_gap(region, size, users).growth:
                 return region
@@ -321,13 +355,6 @@ class _Planner:
         segments = [s for s in self.regions[region] if s.end > first]
         segments[:1] = [s._replace(start=max(s.start, first)) for s in segments[:1]]
         return self.best_gap(segments, size, (1 << now) - 1)
-
-    def users(self, buffer: PlannedBuffer) -> int:
-        """Its writer and readers."""
-        users = 1 << self.position[buffer.writer]
-        for reader in buffer.readers:
-            users |= 1 << self.position[reader]
-        return users
 
     def add_edges(self, buffer: PlannedBuffer, gap: _Gap, size: int) -> None:
         """Lets the writer wait for the last users of what it overwrites, but for itself."""
@@ -354,7 +381,7 @@ class _Planner:
     def occupy(
         self, segments: list[_ArenaSegment], buffer: PlannedBuffer, start: int, end: int
     ) -> None:
-        users = self.users(buffer)
+        users = _users(buffer, self.position)
         if not buffer.reusable:
             users |= 1 << len(self.order)
         first = bisect_right(segments, start, key=_end)
@@ -385,39 +412,193 @@ class _Spot(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Buffers that lie over each other one after another, and when the memory is theirs."""
+    """Buffers that lie over each other one after another, when the memory is theirs, and whose."""
 
     buffers: list[PlannedBuffer]
     size: int
     first: int
     last: int
+    users: int
 
 
-def _layout(
-    position: dict[Hashable, int],
-    buffers: Sequence[PlannedBuffer],
-    regions: Sequence[PlannedRegion],
-    least: int,
-) -> dict[Hashable, _Spot]:
-    """Offsets of the buffers of `least` bytes, the largest first, each as low as it can lie.
+class _Piece(NamedTuple):
+    """A stretch of memory that a span has from its first kernel to its last one."""
 
-    Lifetimes are those in one order of the kernels, so that edges must keep them apart.
+    start: int
+    end: int
+    first: int
+    last: int
+    span: _Span
+
+
+class _Pieces(NamedTuple):
+    """Where pieces of one memory start and end, each sorted."""
+
+    starts: list[int]
+    ends: list[int]
+
+    def met(self, start: int, end: int) -> int:
+        """How many of them have memory of a stretch."""
+        return bisect_left(self.starts, end) - bisect_right(self.ends, start)
+
+
+def _size(span: _Span) -> int:
+    return -span.size
+
+
+def _area(span: _Span) -> int:
+    return -span.size * (span.last - span.first + 1)
+
+
+class _Layouts:
+    """Layouts of buffers for their lifetimes in one order of the kernels.
+
+    Edges must keep those apart that have the same memory at different times.
+
+    Attributes:
+        large: spans of `least` bytes.
+        small: smaller ones that are worth a hole among them.
+        least_height: bytes of the arena that no layout of the large ones goes below.
     """
-    taken: dict[PlannedRegion | None, list[tuple[int, int, _Span]]] = {None: []}
-    taken |= {region: [] for region in sorted(regions, key=lambda region: region.nbytes)}
-    spots: dict[Hashable, _Spot] = {}
-    for span in sorted(_spans(position, buffers, least), key=lambda span: -span.size):
-        for region in [*list(taken)[1:], None]:
-            free = 0 if region is None else _free_from(region, position, span.last)
-            start = _lowest([t for t in taken[region] if _together(t[2], span)], span.size, free)
-            if region is None or start + span.size <= region.nbytes:
-                taken[region].append((start, start + span.size, span))
+
+    def __init__(
+        self,
+        kernels: KernelGraph,
+        order: list[Hashable],
+        buffers: Sequence[PlannedBuffer],
+        regions: Sequence[PlannedRegion],
+        least: int,
+    ) -> None:
+        self.position = {kernel: position for position, kernel in enumerate(order)}
+        self.regions = sorted(regions, key=lambda region: region.nbytes)
+        spans = _spans(self.position, buffers, min(least, WORTH_A_HOLE))
+        self.large = [span for span in spans if span.size >= least]
+        self.small = [span for span in spans if span.size < least]
+        changes = [0] * (len(order) + 2)
+        for span in self.large:
+            changes[span.first] += span.size
+            changes[span.last + 1] -= span.size
+        outside = sum(region.nbytes for region in regions)
+        self.least_height = max(accumulate(changes)) - outside
+        self.before: list[int] = []  # kernels on paths to each one
+        for kernel in order if self.large else ():
+            sources = [self.position[source] for source in kernels.predecessors(kernel)]
+            before = 0
+            for source in sources:
+                before |= self.before[source] | (1 << source)
+            self.before.append(before)
+
+    def arranged(self, rank: Callable[[_Span], int]) -> tuple[list[_Span], int]:
+        """An order of the large spans in which they lie low, and the bytes that they take then.
+
+        By `rank` at first. What then lies on top comes earlier, half as far behind, in rounds.
+        """
+        spans = best = sorted(self.large, key=rank)
+        lowest = 0
+        for number in range(max(2, min(ROUNDS, ROUNDS_WORK // len(spans) ** 2))):
+            pieces = self.pieces(spans, False)[None]
+            height = max((piece.end for piece in pieces), default=0)
+            if not number or height < lowest:
+                best, lowest = spans, height
+            if height <= self.least_height * LOW_ENOUGH:
+                break
+            top = {id(piece.span) for piece in pieces if piece.end == height}
+            spans = [*spans]
+            for place, span in enumerate(spans):
+                if id(span) in top:
+                    del spans[place]
+                    spans.insert(place // 2, span)
+        return best, lowest
+
+    def spots(self, spans: list[_Span], few_edges: bool) -> dict[Hashable, _Spot]:
+        """Where the large spans lie, and the small ones that fit among them without an edge."""
+        taken = self.pieces(spans, few_edges)
+        height = max((piece.end for piece in taken[None]), default=0)
+        for span in sorted(self.small, key=_size):
+            others = self.unordered(taken[None], span)
+            for start in self.free(taken[None], span, 0, height, others):
+                if not others.met(start, start + span.size):
+                    insort(taken[None], _piece(start, span), key=_start)
+                    break
+        spots: dict[Hashable, _Spot] = {}
+        for region, pieces in taken.items():
+            for start, end, _, _, span in pieces:
                 over: Hashable | None = None
                 for buffer in span.buffers:
-                    spots[buffer.name] = _Spot(region, start, span.size, over)
+                    spots[buffer.name] = _Spot(region, start, end - start, over)
                     over = buffer.name
-                break
-    return spots
+        return spots
+
+    def pieces(
+        self, spans: list[_Span], few_edges: bool
+    ) -> dict[PlannedRegion | None, list[_Piece]]:
+        """The memory of span after span, each as low as it can lie.
+
+        Args:
+            spans: the large ones.
+            few_edges: whether a span lies higher, up to what the others take, for fewer edges.
+        """
+        taken: dict[PlannedRegion | None, list[_Piece]] = {None: []}
+        taken |= {region: [] for region in self.regions}
+        height = 0
+        for span in spans:
+            for region in (*self.regions, None):
+                free = 0 if region is None else _free_from(region, self.position, span.last)
+                limit = height if region is None else region.nbytes
+                if region is not None and free + span.size > limit:
+                    continue
+                start = self.place(taken[region], span, free, limit, few_edges)
+                if region is None or start + span.size <= limit:
+                    insort(taken[region], _piece(start, span), key=_start)
+                    height = max(height, start + span.size) if region is None else height
+                    break
+        return taken
+
+    def place(
+        self, taken: list[_Piece], span: _Span, first: int, limit: int, few_edges: bool
+    ) -> int:
+        """Where a span lies lowest from `first` on, or with fewest edges if it ends by `limit`."""
+        if few_edges:
+            others = self.unordered(taken, span)
+            best: tuple[int, int] | None = None
+            for start in self.free(taken, span, first, limit, others):
+                edges = others.met(start, start + span.size)
+                best = min(best or (edges, start), (edges, start))
+                if not edges:
+                    break
+            if best is not None:
+                return best[1]
+        return _lowest(taken, span, first)
+
+    def unordered(self, taken: list[_Piece], span: _Span) -> _Pieces:
+        """Pieces of other times that need an edge if the span has memory of theirs."""
+        before, users = self.before[span.first], span.users
+        pieces = [
+            piece
+            for piece in taken
+            if (
+                piece.span.users & ~before
+                if piece.last < span.first
+                else span.last < piece.first and users & ~self.before[piece.first]
+            )
+        ]
+        return _Pieces([p.start for p in pieces], sorted(p.end for p in pieces))
+
+    def free(
+        self, taken: list[_Piece], span: _Span, first: int, limit: int, others: _Pieces
+    ) -> list[int]:
+        """Starts of free memory that ends by `limit`; behind one of `others` fewer are met."""
+        starts: list[int] = []
+        size, writer, reader = span.size, span.first, span.last
+        busy = [p[:2] for p in taken if p[2] <= reader and writer <= p[3] and p[1] > first]
+        for begin, end in [*busy, (limit, limit)]:
+            last = min(begin, limit) - size
+            if last >= first:
+                starts.append(first)
+                ends = others.ends
+                starts += dict.fromkeys(ends[bisect_right(ends, first) : bisect_right(ends, last)])
+            first = max(first, end)
+        return starts
 
 
 def _spans(
@@ -431,16 +612,24 @@ def _spans(
             continue
         first = position[buffer.writer]
         last = max([first, *(position[reader] for reader in buffer.readers)])
-        last = last if buffer.reusable else len(position)
+        users = _users(buffer, position)
+        if not buffer.reusable:
+            last, users = len(position), users | 1 << len(position)
         ends = (name for name in buffer.over if name in spans and spans[name].last == first)
         old = next((name for name in ends if spans[name].size == size), None)
-        before = spans.pop(old) if old is not None else _Span([], size, first, last)
-        spans[buffer.name] = _Span([*before.buffers, buffer], size, before.first, last)
+        before = spans.pop(old) if old is not None else _Span([], size, first, last, 0)
+        spans[buffer.name] = _Span(
+            [*before.buffers, buffer], size, before.first, last, before.users | users
+        )
     return list(spans.values())
 
 
-def _together(one: _Span, other: _Span) -> bool:
-    return one.first <= other.last and other.first <= one.last
+def _users(buffer: PlannedBuffer, position: dict[Hashable, int]) -> int:
+    """Its writer and readers."""
+    users = 1 << position[buffer.writer]
+    for reader in buffer.readers:
+        users |= 1 << position[reader]
+    return users
 
 
 def _free_from(region: PlannedRegion, position: dict[Hashable, int], last: int) -> int:
@@ -453,13 +642,19 @@ def _free_from(region: PlannedRegion, position: dict[Hashable, int], last: int) 
     return first
 
 
-def _lowest(taken: list[tuple[int, int, _Span]], size: int, start: int) -> int:
-    """The lowest offset from `start` on with so many free bytes behind it."""
-    for first, end, _ in sorted(taken, key=lambda piece: piece[:2]):
-        if first - start >= size:
-            break
-        start = max(start, end)
+def _lowest(taken: list[_Piece], span: _Span, start: int) -> int:
+    """The lowest offset from `start` on that is free for a span, among pieces by their starts."""
+    size, writer, reader = span.size, span.first, span.last
+    for begin, end, first, last, _ in taken:
+        if first <= reader and writer <= last and end > start:
+            if begin - start >= size:
+                break
+            start = end
     return start
+
+
+def _piece(start: int, span: _Span) -> _Piece:
+    return _Piece(start, start + span.size, span.first, span.last, span)
 
 
 def _topological(kernels: KernelGraph) -> list[Hashable]:
@@ -490,8 +685,8 @@ def _topological(kernels: KernelGraph) -> list[Hashable]:
     return order
 
 
-def _start(segment: _ArenaSegment) -> int:
-    return segment.start
+def _start(stretch: _ArenaSegment | _Piece) -> int:
+    return stretch.start
 
 
 def _end(segment: _ArenaSegment) -> int:
