@@ -64,6 +64,9 @@ ALIKE: dict[str, Program] = {
     "batch_norm": lambda t, x, h: functional(t).batch_norm(h, x[0], x[1].abs(), x[2], x[3]),
     "mse_loss": lambda t, x, h: functional(t).mse_loss(h, x),
     "nll_loss": lambda t, x, h: functional(t).nll_loss(h, t.tensor(LABELS)),
+    "linear_cross_entropy": lambda t, x, h: functional(t).linear_cross_entropy(
+        x, h, t.tensor(LABELS), linear_bias=x[0], label_smoothing=0.1
+    ),
     "cross_entropy": lambda t, x, h: functional(t).cross_entropy(h, t.tensor(LABELS)),
     "kl_div": lambda t, x, h: functional(t).kl_div(h, h.abs(), reduction="sum"),
     "prod": lambda t, x, h: h[0].prod(),
@@ -142,6 +145,18 @@ def test_range_wants_float32(name: str) -> None:
         wide = IN_FLOAT32[name](tc, tc.tensor(A), tc.tensor(B).bfloat16().float())
     assert dtype == "float32"
     np.testing.assert_allclose(value, wide.double().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_logits_of_linear_cross_entropy_are_those_of_linear(name: str) -> None:
+    """Of 16 bits; the loss is computed in float32."""
+    x, weight, labels = tc.tensor(A), tc.tensor(B), tc.tensor(LABELS)
+    with tc.autocast("cpu", dtype=getattr(tc, name)):
+        logits = F.linear(x, weight, x[0])
+        apart = F.cross_entropy(logits, labels, label_smoothing=0.1)
+        loss = F.linear_cross_entropy(x, weight, labels, linear_bias=x[0], label_smoothing=0.1)
+    assert (logits.dtype, loss.dtype) == (getattr(tc, name), tc.float32)
+    assert loss.item() == apart.item()
 
 
 # Ours that are spelled otherwise, or are one function for several.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from programs import TARGET, Inputs, family, gradients, times, variable
 
-from lab.step_memory import step_of
+import tinygrad_cuda as tc
+from lab.step_memory import pretended_h200, step_of
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float32
+from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -131,3 +133,25 @@ def test_layouts_of_training_steps_leave_few_gaps(name: str, most: int) -> None:
     assert memory.peak is not None
     assert memory.arena <= 1.02 * memory.peak.nbytes
     assert memory.inputs + memory.outputs + memory.arena <= most << 20
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_logits_of_a_large_vocabulary_are_stored_once_in_half(fused: bool) -> None:
+    """Under autocast; their gradient lies over them."""
+    rows, classes, width = 2048, 16384, 64
+    F = tc.nn.functional
+    with pretended_h200() as found:
+        x, weight = (
+            tc.zeros(size, width, device="emu", requires_grad=True) for size in (rows, classes)
+        )
+        labels = tc.zeros(rows, dtype=tc.int64, device="emu")
+        with tc.autocast("emu", dtype=tc.bfloat16):
+            if fused:
+                loss = F.linear_cross_entropy(x, weight, labels)
+            else:
+                loss = F.cross_entropy(F.linear(x, weight), labels)
+        loss.backward()
+        realize_all()
+    memory = max((plan.memory for plan in found), key=lambda memory: memory.arena)
+    logits = rows * classes * 2
+    assert logits <= memory.arena <= 1.2 * logits

@@ -12,6 +12,7 @@ from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.realize import register_check
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.nn.functional.activations import pairwise_distance
+from tinygrad_cuda.nn.functional.linears import linear
 from tinygrad_cuda.nn.size_average import accepts_size_average
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensors.arguments import require_real
@@ -402,13 +403,14 @@ def cross_entropy(
     return picked.reduce(op, losses, reduction)
 
 
-@in_float32
 def linear_cross_entropy(
     input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None,
     weight: Tensor | None = None, reduction: str = "mean", ignore_index: int | None = None,
     label_smoothing: float = 0.0, options: Any = None,
 ) -> Tensor:  # fmt: skip
     """`cross_entropy` of the logits ``input linear_weight.T + linear_bias``.
+
+    Under autocast logits are those of `linear`, of 16 bits, and the loss is float32.
 
     Args:
         input: shape (N, I) or (I,).
@@ -429,9 +431,14 @@ def linear_cross_entropy(
             "linear_cross_entropy", "several labels need a batch", expect="input (N, I)",
             actual=str(tuple(input.shape)),
         )  # fmt: skip
-    logits = input @ linear_weight.reshape(-1, linear_weight.shape[-1]).T
+    if linear_bias is not None and tuple(linear_bias.shape) != tuple(classes):
+        raise ShapeError(
+            "linear_cross_entropy", "linear_bias has not a number for each class",
+            expect=str(tuple(classes)), actual=str(tuple(linear_bias.shape)),
+        )  # fmt: skip
+    bias = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = linear(input, linear_weight.reshape(-1, linear_weight.shape[-1]), bias)
     logits = logits.reshape(*input.shape[:-1], *classes)
-    logits = logits if linear_bias is None else logits + linear_bias
     ignored = -100 if ignore_index is None else ignore_index
     return cross_entropy(logits, target, weight, ignored, reduction, label_smoothing)
 
