@@ -151,11 +151,15 @@ def weight_gradient_stages(kernel: Kernel, cut: WeightGradientCut) -> list[Stage
 def _held_sum(kernel: Kernel) -> Node | None:
     """An output of the second stage in whose memory a slice of the sum fits, element by element.
 
-    A thread of that stage reads its element of the slice before it stores the output there.
+    A thread of that stage reads its element of the slice before it stores the output there. What
+    lies over an input is none: the epilogue may read that input.
     """
     sums = kernel.anchors[0].dtype.compute
-    stored = (node for node in kernel.stores if node.op is not common.assign)
-    return next((node for node in stored if node.dtype.c == sums), None)
+    for node in kernel.stores:
+        apart = node.op is not common.assign and node not in kernel.overwrites
+        if apart and node.dtype.c == sums and prod(node.shape) == kernel.numel:
+            return node
+    return None
 
 
 def with_sum(problem: Contraction, first: Stage) -> list[Stage]:
