@@ -91,4 +91,4 @@ def test_variables_named_on_any_page_exist() -> None:
 
     known = {variable.name for variable in VARIABLES}
     for text in (README, *(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))):
-        assert set(re.findall(r"TGC_[A-Z_]*[A-Z]", text)) <= known
+        assert set(re.findall(r"TGC_[A-Z0-9_]*[A-Z0-9]", text)) <= known

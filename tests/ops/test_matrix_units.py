@@ -6,6 +6,7 @@ operands are copied asynchronously.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from execution import Batch, Results, device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.device import CPU, as_device
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float32
 from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import common, contraction
@@ -232,6 +233,83 @@ def test_tf32_only_where_it_is_permitted(batch: Batch, monkeypatch: pytest.Monke
     assert max(before) < 2e-6 < 1e-5 < min(permitted)
     assert max(permitted) < 1e-3
     assert errors() == before
+
+
+@pytest.fixture
+def permissions() -> Iterator[None]:
+    yield
+    tc.set_float32_matmul_precision("highest")
+    tc.backends.cudnn.allow_tf32 = True
+
+
+@pytest.mark.usefixtures("permissions")
+def test_tf32_of_convolutions_only_where_both_permit_it(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cudnn.allow_tf32` is of convolutions alone, and part of the key of a plan."""
+    device = str(batch.device)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
+    monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
+    monkeypatch.setattr(algorithms, "_transpose_clocks", lambda *_: 0.0)
+    rng = np.random.default_rng(11)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((2, 8, 9, 8), (16, 8, 3, 3))]
+    x, w = (tc.tensor(array, device=device, requires_grad=True) for array in arrays)
+    wide = tc.tensor(rng.standard_normal((64, 72)).astype(np.float32), device=device)
+
+    def passes(x: Any, w: Any) -> list[Any]:
+        y = tc.nn.functional.conv2d(x, w, padding=1)
+        return [y, *tc.autograd.grad(y.square().sum(), (x, w)), wide @ wide.T]
+
+    exact = [r.detach().numpy() for r in passes(*(t.detach().cpu().double().requires_grad_()
+             for t in (x, w)))[:3]]  # fmt: skip
+    exact.append(wide.cpu().double().numpy() @ wide.cpu().double().numpy().T)
+    compiled = tc.compile(lambda x, w: passes(x, w)[0])
+
+    def rounded() -> list[bool]:
+        results = [r.detach().numpy() for r in (*passes(x, w), compiled(x, w), compiled(x, w))]
+        pairs = zip(results, (*exact, exact[0], exact[0]), strict=True)
+        return [bool(np.abs(a - b).max() > 1e-5 * np.abs(b).max()) for a, b in pairs]
+
+    assert not any(rounded())
+    tc.set_float32_matmul_precision("high")
+    assert all(rounded())
+    tc.backends.cudnn.allow_tf32 = False
+    assert rounded() == [False, False, False, True, False, False]
+    with tc.backends.cudnn.flags(allow_tf32=True):
+        assert all(rounded())
+    assert not tc.backends.cudnn.allow_tf32
+    tc.set_float32_matmul_precision("highest")
+    tc.backends.cudnn.allow_tf32 = True
+    assert not any(rounded())
+
+
+@pytest.mark.parametrize("provider", ["", "cublas"])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_no_pass_of_an_exact_convolution_multiplies_tf32(
+    size: int, stride: int, groups: int, provider: str
+) -> None:
+    pads = ((size // 2, size // 2),) * 2
+    at = {"stride": (stride,) * 2, "padding": pads, "dilation": (1, 1), "groups": groups}
+    batch = Batch(as_device("emu"))
+    x, w = (batch.input(np.zeros(s, np.float32)) for s in
+            ((256, 256, 56, 56), (256, 256 // groups, size, size)))  # fmt: skip
+    y = convolution(x, w, **at)
+    g = batch.input(np.zeros(y.shape, np.float32))
+    batch.want("weight", [convolution_weight_gradient(g, x, kernel=(size, size), **at)])
+    batch.want("result", [y])
+    image = convolution_input_gradient(g, w, size=(56, 56), **at)
+    batch.want("image", [image])
+    made = {}
+    for allowed in (False, True):
+        with algorithms.settings.override(
+            matmul_precision="high", cudnn_tf32=allowed, provider=provider
+        ):
+            kernels = lower.scheduled(batch.program(), Target.h200()).kernels
+        made[allowed] = {kernel.choice.tier for kernel in kernels if kernel.choice is not None}
+    assert made[True] & {*algorithms.TF32_TIERS, "cublas"}
+    assert not made[False] & {*algorithms.TF32_TIERS, "cublas"}
 
 
 # N, C, (H, W), O, kernel, stride, pads, dilation, groups

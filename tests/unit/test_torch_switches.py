@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.core.config import settings
 
 
 def test_one_stream_whatever_it_is_called() -> None:
@@ -126,9 +127,11 @@ def test_permission_for_less_precise_products() -> None:
         assert tc.backends.cuda.matmul.allow_tf32
         tc.backends.cuda.matmul.allow_tf32 = False
         assert tc.get_float32_matmul_precision() == "highest"
-        tc.backends.cudnn.allow_tf32 = True
+        assert tc.backends.cudnn.allow_tf32
+        tc.backends.cudnn.allow_tf32 = False
+        assert not tc.backends.cudnn.allow_tf32 and not settings.cudnn_tf32
         with pytest.raises(tc.ArgumentError, match="highest, high, medium"):
             tc.set_float32_matmul_precision("low")
     finally:
         tc.set_float32_matmul_precision("highest")
-        tc.backends.cudnn.allow_tf32 = False
+        tc.backends.cudnn.allow_tf32 = True

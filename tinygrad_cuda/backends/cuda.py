@@ -20,9 +20,11 @@ def set_float32_matmul_precision(precision: str) -> None:
     With ``highest``, the default, errors against exact results are not above those of a float32
     sum: from sm_80 on large ones split each operand in two numbers of 10 mantissa bits (tf32) and
     sum three products on matrix units, as do the steps of large recurrent layers on sm_90;
-    ``tf32x3`` has all recurrent steps do so there. With ``high`` and ``medium`` large ones multiply
-    such numbers once, where a GPU has wgmma (sm_90), and attention from sm_80 on: a result errs by
-    about 1e-3 of the largest. With ``ieee`` none uses matrix units. What was recorded before is
+    ``tf32x3`` has all recurrent steps do so there. Of convolutions those with one tap do, and the
+    products of 3 x 3 ones by tiles; float32 units sum the others. With ``high`` and ``medium``
+    large ones multiply such numbers once, where a GPU has wgmma (sm_90), and attention from sm_80
+    on: a result errs by about 1e-3 of the largest; ``backends.cudnn.allow_tf32 = False`` excepts
+    convolutions from it. With ``ieee`` none uses matrix units. What was recorded before is
     computed first, as it was permitted then.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinygrad_cuda.amp.grad_scaler import GradScaler
 from tinygrad_cuda.backend.cpu.threads import get_num_threads
 from tinygrad_cuda.backends.cuda import get_float32_matmul_precision
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.optim.lr_scheduler import LRScheduler
 from tinygrad_cuda.optim.optimizer import Optimizer
@@ -18,7 +19,7 @@ def fill() -> None:
     kinds.tensor, kinds.module, kinds.scaler = TensorBase, Module, GradScaler
     kinds.optimizer, kinds.scheduler = Optimizer, LRScheduler
     kinds.settings = {
-        "allow_tf32": get_float32_matmul_precision,
+        "allow_tf32": lambda: (settings.matmul_precision, settings.cudnn_tf32),
         "get_float32_matmul_precision": get_float32_matmul_precision,
         "get_num_interop_threads": get_num_interop_threads,
         "get_num_threads": get_num_threads,

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,6 +181,13 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "all recurrent steps); high and medium permit tf32; ieee has float32 units make them",
     ),
     EnvironmentVariable(
+        "TGC_CUDNN_TF32",
+        "cudnn_tf32",
+        _boolean,
+        "1",
+        "0 keeps convolutions of float32 exact where TGC_MATMUL_PRECISION permits tf32",
+    ),
+    EnvironmentVariable(
         "TGC_MATMUL_TIER",
         "matmul_tier",
         _tier,
@@ -253,6 +261,7 @@ class Settings:
     emu_optimize: bool
     winograd: bool
     matmul_precision: str
+    cudnn_tf32: bool
     matmul_tier: str
     provider: str
     tune: str
@@ -289,3 +298,7 @@ class Settings:
 
 
 settings = Settings()
+# What decides the kernels of a program: part of the key of its plan.
+decisive = attrgetter(
+    "winograd", "matmul_precision", "cudnn_tf32", "matmul_tier", "provider", "tune"
+)  # fmt: skip

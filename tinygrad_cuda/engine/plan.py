@@ -12,7 +12,7 @@ from typing import Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Backend, Executable
-from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.config import decisive, settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.observer import Scopes, watched
@@ -94,11 +94,7 @@ class PlanCache:
                 tuple(trace.records),
                 tuple(outputs),
                 tuple(overwrites.items()),
-                settings.winograd,
-                settings.matmul_precision,
-                settings.matmul_tier,
-                settings.provider,
-                settings.tune,
+                decisive(settings),
                 # Where errors or profiles name lines, a plan does not serve programs at others.
                 tuple([node.site for node in trace.owners])
                 if settings.validate or settings.sync or Scopes.root is not None
@@ -150,7 +146,7 @@ cache = PlanCache()
 forgetting: list[Callable[[], None]] = []
 
 
-def decide(field: str, value: str) -> None:
+def decide(field: str, value: str | bool) -> None:
     """Changes a setting that plans depend on, from here on.
 
     Plans are looked up by the calls that record them, which do not say it: all are forgotten.

@@ -333,7 +333,8 @@ def _k_major_clocks(problem: Problem) -> float:
 
 def _tf32_refusal(problem: Problem) -> str:
     node, target = problem.node, problem.target
-    if node.dtype.name != "float32" or settings.matmul_precision not in ROUNDED:
+    rounds = settings.matmul_precision in ROUNDED if node.op is matmul else rounds_convolutions()
+    if node.dtype.name != "float32" or not rounds:
         return f"{node.dtype.name} is to be exact"
     if target.architecture != (9, 0):
         return f"wgmma is of sm_90a, not of {target.name}"
@@ -409,7 +410,7 @@ def _channels_last(problem: Problem) -> Candidate | str:
     # Kernels of other tiers need a transposed copy of images that lie channels last.
     copied = channels_last.read_bytes(node) if problem.last else 0
     time = min(times) + moved - _transpose_clocks(2 * copied, target)
-    exact = settings.winograd and settings.matmul_precision not in ROUNDED
+    exact = settings.winograd and not rounds_convolutions()
     tiles = _winograd(problem) if exact else ""
     if isinstance(tiles, Candidate) and tiles.clocks < time:
         return f"{time:.0f} clocks, winograd {tiles.clocks:.0f}"
@@ -487,6 +488,25 @@ def _cublas(problem: Problem) -> Candidate | str:
     return Candidate(LibraryCut(compute), problem.flops / (2 * lanes * target.multiprocessors))
 
 
+TF32_TIERS = (TF32, TMA_TF32, MN_MAJOR)
+
+
+def rounds_convolutions() -> bool:
+    """Whether operands of convolutions of float32 may lose mantissa bits, as those of products."""
+    return settings.cudnn_tf32 and settings.matmul_precision in ROUNDED
+
+
+def of_convolutions(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+    """Those of some tiers that may make the product of a convolution.
+
+    Libraries multiply as the precision of products permits, which is not that of convolutions.
+    """
+    if rounds_convolutions() or settings.matmul_precision not in ROUNDED:
+        return tiers
+    refused = (*TF32_TIERS, *PROVIDER_TIERS)
+    return tuple(tier for tier in tiers if tier.name not in refused)
+
+
 # Tried in this order; the first that wins against the product is taken. Winograd's transforms are
 # launches of their own, and their model the roughest: it has to win by a tenth.
 TIERS: tuple[Tier, ...] = (
@@ -558,7 +578,7 @@ def _in_phases(node: Node, target: Target) -> str:
     """
     if 0 not in node.shape and _spread_apart(node) is not None:
         return "few channels a group: elements of the cotangent stand a stride apart"
-    units = target.architecture == (9, 0) and settings.matmul_precision in ROUNDED
+    units = target.architecture == (9, 0) and rounds_convolutions()
     if node.dtype.name != "float32" or not units or 0 in node.shape:
         return ""
     g, w = node.sources
@@ -679,22 +699,25 @@ class Option(NamedTuple):
         return self.row.stages is not library_stages
 
 
-def options(node: Node, target: Target, last: bool = False, lie_last: bool = False) -> list[Option]:
+def options(
+    node: Node, target: Target, last: bool = False, lie_last: bool = False, inner: bool = False
+) -> list[Option]:
     """All kernels of all tiers that make a product or a convolution, the quickest first.
 
     Args:
         last: whether the result of a convolution is to have the channels last.
         lie_last: whether its images lie so.
+        inner: whether the node is the product of a convolution.
     """
     problem, made = problem_of(node, target)._replace(last=lie_last), list[Option]()
-    for tier in _measurable(target):
+    for tier in of_convolutions(_measurable(target)) if inner else _measurable(target):
         candidate = tier.propose(problem) if node.op in tier.ops else ""
         if isinstance(candidate, str):
             continue
         if isinstance(candidate.cut, ChannelsLast):
             product = channels_last.as_product(node, Layouts(), last)
-            inner = options(product, target)
-            made += [one._replace(tier=f"{tier.name}{INNER}{one.tier}") for one in inner]
+            its = options(product, target, inner=True)
+            made += [one._replace(tier=f"{tier.name}{INNER}{one.tier}") for one in its]
             continue
         clocks_of = _cuts(candidate, problem)
         made += [Option(tier.name, cut_text(cut), time, tier, cut) for cut, time in clocks_of]
@@ -724,7 +747,9 @@ def _measured(
         lie_last: whether its images lie so.
     """
     outer, _, name = tuned.tier.rpartition(INNER)
-    for one in options(node, target, lie_last=lie_last) if name and bool(outer) == inner else ():
+    if not name or bool(outer) != inner:
+        return None
+    for one in options(node, target, lie_last=lie_last, inner=inner):
         if (one.tier, one.cut) == (name, tuned.cut):
             reason = f"{name} {one.cut}, measured {tuned.microseconds:.2f} us; "
             reason += f"the model: {tuned.model}, {tuned.model_microseconds:.2f} us"
@@ -812,10 +837,12 @@ class _Choosing:
         decisions: of the target's tuning table.
         in_order: those by which a convolution reads images in the order of their axes.
         others: tiers of convolutions that do not read images with the channels last.
+        products: tiers of the products that convolutions become.
     """
 
     def __init__(self, order: list[Node], outputs: Sequence[Node], target: Target) -> None:
         self.order, self.target, self.tiers = order, target, allowed()
+        self.products = of_convolutions(self.tiers)
         self.choices: dict[Node, Choice] = {}
         self.decisions: dict[str, Decision] = {}
         table = target.tuning
@@ -827,8 +854,8 @@ class _Choosing:
         self.either = {node for node in convolutions if self._takes_either(node)}
         self.layouts, self.ends, self.thin = Layouts(), set[Node](), set[Node]()
         # Parts of float32 are loaded from either order, and Winograd's tiles beside them from one.
-        rounded = settings.matmul_precision in ROUNDED
-        self.turns = any(node.dtype.is_half or rounded for node in self.on_units)
+        rounds = rounds_convolutions()
+        self.turns = any(node.dtype.is_half or rounds for node in self.on_units)
         self.turns |= any(map(_lie_last, self.either))
         if self.turns:
             while True:  # images that one convolution reads channels last, others may read so too
@@ -919,7 +946,7 @@ class _Choosing:
         if self.on_units[node]:
             made = channels_last.with_whole_copies(made, layouts)
         made = channels_last.as_product(made, layouts, last)
-        choice = self._taken(decision, made, inner=True) or choose(made, self.target, self.tiers)
+        choice = self._taken(decision, made, inner=True) or choose(made, self.target, self.products)
         made = self._chosen(made, choice._replace(copies=True))
         if last:
             made = layouts.put(made, channels_first(len(made.shape)))
@@ -931,7 +958,7 @@ class _Choosing:
         if not (layouts.in_last_order(node) if own else layouts.last(made.sources[0])):
             return self.by_tier(node, made)
         product = channels_last.as_thin_product(made, layouts)
-        product = self._chosen(product, choose(product, self.target, self.tiers))
+        product = self._chosen(product, choose(product, self.target, self.products))
         return layouts.put(product, channels_first(len(made.shape))) if own else product
 
     def by_tier(self, node: Node, made: Node, decision: Decision | None = None) -> Node:
@@ -953,7 +980,7 @@ class _Choosing:
         if isinstance(choice.cut, Tiles):
             made = by_tiles(made, choice.cut)
             (planes,) = made.sources
-            self.choices[planes] = choose(planes, self.target, self.tiers)
+            self.choices[planes] = choose(planes, self.target, self.products)
         return self._chosen(made, choice)
 
     def _by_provider(self, made: Node) -> bool:

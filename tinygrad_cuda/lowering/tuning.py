@@ -191,7 +191,8 @@ def _key(end: Node, libraries: Mapping[str, str]) -> str:
     numbers: dict[Node, int] = {}
     parts = [
         f"tinygrad_cuda {version}", settings.matmul_precision, f"winograd {settings.winograd}",
-        f"provider {settings.provider}", f"libraries {libraries}",
+        f"cudnn_tf32 {settings.cudnn_tf32}", f"provider {settings.provider}",
+        f"libraries {libraries}",
     ]  # fmt: skip
     for node in topological([end]):
         numbers[node] = len(numbers)
