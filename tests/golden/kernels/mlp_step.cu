@@ -184,7 +184,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_join_9283f57819,
 // contract 1 x 64 x 10 x 128, tiles of 8 x 16 x 128, split-K 1, 163840 FLOPs: matmul add.
 // Stores add (64, 10) float32.
 // Grid 8 x 256 threads, 40488 bytes moved at least.
-TGC_STAGE(contract_matmul_add_f735c80b0b,
+TGC_STAGE(contract_matmul_add_49229353ad,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -192,7 +192,7 @@ TGC_STAGE(contract_matmul_add_f735c80b0b,
 ) {
   const int tile_index = virtual_block % 8;
   const int batch = 0;
-  const int k_slice = virtual_block / 8;
+  const int k_slice = 0;
   const int band = tile_index / 8 * 8;
   const int band_rows = 8 - band < 8 ? 8 - band : 8;
   const int tile_m = band + tile_index % 8 % band_rows;
@@ -418,7 +418,7 @@ TGC_STAGE(row_reduce_sum_mul_6530b4f7d7,
 // contract 1 x 64 x 128 x 10, tiles of 8 x 64 x 32, split-K 1, 163840 FLOPs: matmul mul where where.
 // Stores where (64, 128) float32.
 // Grid 16 x 256 threads, 56832 bytes moved at least.
-TGC_STAGE(contract_matmul_mul_where_5068c26029,
+TGC_STAGE(contract_matmul_mul_where_87555fe000,
   const float* in0;
   const float* in1;
   const bool* in2;
@@ -427,7 +427,7 @@ TGC_STAGE(contract_matmul_mul_where_5068c26029,
 ) {
   const int tile_index = virtual_block % 16;
   const int batch = 0;
-  const int k_slice = virtual_block / 16;
+  const int k_slice = 0;
   const int band = tile_index / 16 * 8;
   const int band_rows = 8 - band < 8 ? 8 - band : 8;
   const int tile_m = band + tile_index % 16 % band_rows;
@@ -623,13 +623,13 @@ TGC_STAGE(column_reduce_sum_add_mul_sub_d0eaefd102,
 }
 
 // 3 independent stages in one launch of 18 x 256 threads.
-TGC_STAGE(pack_8f7ff61699,
+TGC_STAGE(pack_e7ef1d911f,
   row_reduce_sum_mul_6530b4f7d7_params stage0;
-  contract_matmul_mul_where_5068c26029_params stage1;
+  contract_matmul_mul_where_87555fe000_params stage1;
   column_reduce_sum_add_mul_sub_d0eaefd102_params stage2;
 ) {
   if (virtual_block < 1) row_reduce_sum_mul_6530b4f7d7_stage(virtual_block, p.stage0, smem);
-  else if (virtual_block < 17) contract_matmul_mul_where_5068c26029_stage(virtual_block - 1, p.stage1, smem);
+  else if (virtual_block < 17) contract_matmul_mul_where_87555fe000_stage(virtual_block - 1, p.stage1, smem);
   else column_reduce_sum_add_mul_sub_d0eaefd102_stage(virtual_block - 17, p.stage2, smem);
 }
 
@@ -637,7 +637,7 @@ TGC_STAGE(pack_8f7ff61699,
 //   assign.
 // Stores matmul (128, 784) float32; assign (128, 784) float32; assign (128, 784) float32.
 // Grid 100 x 256 threads, 2240512 bytes moved at least.
-TGC_STAGE(contract_matmul_add_mul_sub_6636190c42,
+TGC_STAGE(contract_matmul_add_mul_sub_f0092550cc,
   const float* in0;
   const float* in1;
   float* out0;
@@ -651,7 +651,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_6636190c42,
   const double number0 = tgc_load(p.number0, 0);
   const int tile_index = virtual_block % 100;
   const int batch = 0;
-  const int k_slice = virtual_block / 100;
+  const int k_slice = 0;
   const int band = tile_index / 100 * 4;
   const int band_rows = 4 - band < 4 ? 4 - band : 4;
   const int tile_m = band + tile_index % 100 % band_rows;
@@ -864,7 +864,7 @@ TGC_STAGE(column_reduce_sum_add_mul_sub_1362766250,
 // contract 1 x 10 x 128 x 64, tiles of 8 x 32 x 64, split-K 1, 163840 FLOPs: matmul add assign mul sub assign.
 // Stores matmul (10, 128) float32; assign (10, 128) float32; assign (10, 128) float32.
 // Grid 8 x 256 threads, 60928 bytes moved at least.
-TGC_STAGE(contract_matmul_add_mul_sub_70e85e4ce5,
+TGC_STAGE(contract_matmul_add_mul_sub_461159f9f9,
   const float* in0;
   const float* in1;
   float* out0;
@@ -878,7 +878,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_70e85e4ce5,
   const double number0 = tgc_load(p.number0, 0);
   const int tile_index = virtual_block % 8;
   const int batch = 0;
-  const int k_slice = virtual_block / 8;
+  const int k_slice = 0;
   const int band = tile_index / 8 * 2;
   const int band_rows = 2 - band < 2 ? 2 - band : 2;
   const int tile_m = band + tile_index % 8 % band_rows;
@@ -1023,13 +1023,13 @@ TGC_STAGE(contract_matmul_add_mul_sub_70e85e4ce5,
 }
 
 // 3 independent stages in one launch of 112 x 256 threads.
-TGC_STAGE(pack_35c2730aa0,
-  contract_matmul_add_mul_sub_6636190c42_params stage0;
+TGC_STAGE(pack_7b3b7684b0,
+  contract_matmul_add_mul_sub_f0092550cc_params stage0;
   column_reduce_sum_add_mul_sub_1362766250_params stage1;
-  contract_matmul_add_mul_sub_70e85e4ce5_params stage2;
+  contract_matmul_add_mul_sub_461159f9f9_params stage2;
 ) {
-  if (virtual_block < 100) contract_matmul_add_mul_sub_6636190c42_stage(virtual_block, p.stage0, smem);
+  if (virtual_block < 100) contract_matmul_add_mul_sub_f0092550cc_stage(virtual_block, p.stage0, smem);
   else if (virtual_block < 104) column_reduce_sum_add_mul_sub_1362766250_stage(virtual_block - 100, p.stage1,
       smem);
-  else contract_matmul_add_mul_sub_70e85e4ce5_stage(virtual_block - 104, p.stage2, smem);
+  else contract_matmul_add_mul_sub_461159f9f9_stage(virtual_block - 104, p.stage2, smem);
 }

@@ -1,19 +1,19 @@
 // contract 1 x 2048 x 2048 x 2048, tiles of 128 x 128 x 16, split-K 1, 17179869184 FLOPs: matmul.
 // Stores matmul (2048, 2048) float32.
 // Grid 256 x 256 threads, 50331648 bytes moved at least.
-TGC_STAGE(contract_matmul_64d66269f8,
+TGC_STAGE(contract_matmul_009e578ee0,
   const float* in0;
   const float* in1;
   float* out0;
 ) {
   const int tile_index = virtual_block % 256;
   const int batch = 0;
-  const int k_slice = virtual_block / 256;
+  const int k_slice = 0;
   const int band = tile_index / 128 * 8;
   const int band_rows = 16 - band < 8 ? 16 - band : 8;
   const int tile_m = band + tile_index % 128 % band_rows;
   const int tile_n = tile_index % 128 / band_rows;
-  const int tile_thread = threadIdx.x % 256, k_group = threadIdx.x / 256;
+  const int tile_thread = threadIdx.x % 256, k_group = 0;
   const int lane_m = tile_thread / 32 / 2 * 32 + tile_thread % 32 / 8 * 4;
   const int lane_n =
       tile_thread / 32 % 2 * 64 + tile_thread % 32 % 8 * 4;
@@ -137,12 +137,12 @@ TGC_STAGE(contract_matmul_64d66269f8,
     const int opaque_block = tgc_again(virtual_block), opaque_thread = tgc_again(threadIdx.x);
     const int tile_index = opaque_block % 256;
     const int batch = 0;
-    const int k_slice = opaque_block / 256;
+    const int k_slice = 0;
     const int band = tile_index / 128 * 8;
     const int band_rows = 16 - band < 8 ? 16 - band : 8;
     const int tile_m = band + tile_index % 128 % band_rows;
     const int tile_n = tile_index % 128 / band_rows;
-    const int tile_thread = opaque_thread % 256, k_group = opaque_thread / 256;
+    const int tile_thread = opaque_thread % 256, k_group = 0;
     const int lane_m = tile_thread / 32 / 2 * 32 + tile_thread % 32 / 8 * 4;
     const int lane_n =
         tile_thread / 32 % 2 * 64 + tile_thread % 32 % 8 * 4;

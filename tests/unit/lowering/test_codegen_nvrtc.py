@@ -17,6 +17,7 @@ from tinygrad_cuda.lowering.codegen.pack import (
     translation_unit,
     translation_units,
 )
+from tinygrad_cuda.lowering.target import ARCHITECTURES, Target
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -36,6 +37,18 @@ def test_every_family_of_kernels_compiles(architectures: list[str]) -> None:
         stored = {name: r.spill_stores for name, r in used.items() if r.spill_stores}
         allowed = dict.fromkeys(square, WORD) if arch == "sm_75" else {}
         assert not {name: n for name, n in stored.items() if n > allowed.get(name, 0)}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_largest_tile_of_float32_spills_nowhere(arch: str) -> None:
+    """On a usual GPU of each architecture; its 64 sums and two blocks leave no register."""
+    target = Target.of_architecture((int(arch[3:-1]), int(arch[-1])))
+    made = launches_of("product_square", target)
+    source = translation_unit(made, target)
+    used = resources(compile_source(source, arch, REPORT).log)
+    assert {launch.name: used[launch.name].spill_stores for launch in made} == {
+        launch.name: 0 for launch in made
+    }
 
 
 def test_text_names_kernels_by_structure() -> None:

@@ -88,12 +88,12 @@ for (int k_first = k_begin; k_first < k_end; k_first += @tile_k@) {
 //@ tile
 const int tile_index = @block@ % @tiles@;
 const int batch = @block@ / @tiles@ % @batches@;
-const int k_slice = @block@ / @tiles@ / @batches@;
+const int k_slice = @k_slice@;
 const int band = tile_index / (@band@ * @tiles_n@) * @band@;
 const int band_rows = @tiles_m@ - band < @band@ ? @tiles_m@ - band : @band@;
 const int tile_m = band + tile_index % (@band@ * @tiles_n@) % band_rows;
 const int tile_n = tile_index % (@band@ * @tiles_n@) / band_rows;
-const int tile_thread = @thread@ % @tile_threads@, k_group = @thread@ / @tile_threads@;
+const int tile_thread = @thread@ % @tile_threads@, k_group = @k_group@;
 const int lane_m = tile_thread / 32 / @warps_n@ * (@lanes_m@ * @rows@) + tile_thread % 32 / @lanes_n@ * 4;
 const int lane_n =
     tile_thread / 32 % @warps_n@ * (@lanes_n@ * @cols@) + tile_thread % 32 % @lanes_n@ * @quad@;

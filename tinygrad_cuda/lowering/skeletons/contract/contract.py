@@ -324,8 +324,18 @@ def _sizes(problem: TiledContraction[Tile]) -> dict[str, object]:
 
 
 def _tile_text(problem: TiledContraction[Tile], block: str, thread: str) -> str:
-    """Text that derives the block's tile and the thread's outputs in it."""
-    return fill("contract.cuh", "tile", **_sizes(problem), block=block, thread=thread)
+    """Text that derives the block's tile and the thread's outputs in it.
+
+    Where there is one slice or one group it says so: a compiler cannot derive it, and on sm_86,
+    sm_89 and sm_120 it spilled registers of the largest tile for numbers that are zero.
+    """
+    sizes = _sizes(problem)
+    k_slice = f"{block} / {sizes['tiles']} / {sizes['batches']}" if problem.slices > 1 else "0"
+    k_group = f"{thread} / {problem.tile.threads}" if problem.tile.groups > 1 else "0"
+    return fill(
+        "contract.cuh", "tile", **sizes, block=block, thread=thread, k_slice=k_slice,
+        k_group=k_group,
+    )  # fmt: skip
 
 
 def _results(problem: TiledContraction[Tile], writer: Evaluator, outer: Scope, batch: Index) -> str:
