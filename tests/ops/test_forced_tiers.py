@@ -1,4 +1,4 @@
-"""tc.kernels.use: products of matrices by each rung of the climb, against NumPy in float64."""
+"""tc.kernels.use: products and convolutions by each rung of the climb, against float64 on cpu."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from execution import device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.core.config import MATMUL_TIERS, settings
+from tinygrad_cuda.core.config import CONVOLUTION_TIERS, MATMUL_TIERS, settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError
 
@@ -28,6 +28,7 @@ def device(request: pytest.FixtureRequest) -> Any:
 def by_time() -> Any:
     yield
     tc.kernels.use("matmul", None)
+    tc.kernels.use("convolution", None)
 
 
 def numbers(seed: int, *shape: int) -> Array:
@@ -117,4 +118,109 @@ def test_what_a_tier_cannot_make_is_an_error(request: pytest.FixtureRequest) -> 
         tc.kernels.use("matmul", "fast")
     with pytest.raises(ArgumentError, match="an operation without tiers"):
         tc.kernels.use("conv2d", "naive")
-    assert tuple(tc.kernels.TIERS["matmul"]) == MATMUL_TIERS
+    assert tc.kernels.TIERS == {"matmul": MATMUL_TIERS, "convolution": CONVOLUTION_TIERS}
+
+
+# Convolutions -------------------------------------------------------------------------------------
+
+# Images, filters, and how windows lie; the rungs that make them, and their gradients, in words.
+ANY = ("naive", "tiled", "im2col", "register_tiled")
+UNITS = ("mma", "wgmma")
+IMAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], tuple[str, ...]]] = {
+    "square": ((2, 24, 9, 11), (32, 24, 3, 3), {"padding": 1}, (*ANY, *UNITS, "winograd")),
+    "dilated": (
+        (2, 16, 11, 13), (24, 16, 3, 2), {"stride": (2, 1), "padding": (2, 1), "dilation": (2, 3)},
+        (*ANY, *UNITS),
+    ),
+    "groups": ((2, 16, 7, 9), (32, 8, 3, 3), {"groups": 2, "padding": 1}, (*ANY, *UNITS)),
+    "depthwise": (
+        (2, 16, 9, 8), (16, 1, 3, 3), {"groups": 16, "padding": 1}, (*ANY, "depthwise"),
+    ),
+    "one tap": ((3, 16, 5, 7), (40, 16, 1, 1), {}, (*ANY, *UNITS)),
+    "few channels": ((3, 2, 13, 17), (4, 2, 5, 5), {"padding": 2}, (*ANY, "direct")),
+    "strip": ((3, 16, 29), (8, 16, 4), {"stride": 3, "padding": 2}, (*ANY, *UNITS)),
+}  # fmt: skip
+CASES = [(name, rung) for name, (*_, rungs) in IMAGES.items() for rung in rungs]
+
+
+def passes(x: Any, w: Any, b: Any, **at: Any) -> list[Any]:
+    """A convolution with an epilogue, and all gradients."""
+    convolve = tc.nn.functional.conv2d if x.dim() == 4 else tc.nn.functional.conv1d
+    x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+    y = convolve(x, w, b, **at)
+    return [y.relu(), y, *tc.autograd.grad((y.tanh() * y).sum(), (x, w, b))]
+
+
+@pytest.mark.parametrize(("name", "rung"), CASES)
+def test_convolutions_by_each_rung(device: Any, name: str, rung: str) -> None:
+    shape, filters, at, _ = IMAGES[name]
+    half = rung in UNITS
+    if half and registry.get(as_device(device)).target.architecture != (9, 0):
+        pytest.skip("its matrix units are of sm_90a")
+    arrays = numbers(5, *shape), numbers(6, *filters) / 9, numbers(7, filters[0])
+    dtype = tc.bfloat16 if half else tc.float32
+    given = [tc.tensor(values).to(dtype) for values in arrays]
+    want = passes(*(t.double() for t in given), **at)
+    with tc.kernels.use("convolution", rung):
+        made = passes(*(t.to(device) for t in given), **at)
+        for found, exact in zip(made, want, strict=True):
+            error = (found.detach().double().cpu() - exact.detach()).abs().max().item()
+            assert error <= (2**-6 if half else 2e-5) * exact.detach().abs().max().item()
+
+
+RUNG_TEXT = {
+    "naive": "one output a thread", "tiled": "tiles of 16 x 16 in shared memory",
+    "im2col": "contiguous", "register_tiled": "split-K", "mma": "by mma", "wgmma": "by wgmma",
+    "winograd": "winograd", "direct": "conv_direct", "depthwise": "conv_depthwise",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rung", CONVOLUTION_TIERS)
+def test_the_rung_that_is_asked_for_makes_a_convolution(
+    rung: str, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    """Also where the same plan was made by another one before."""
+    device_or_skip("emu", request)
+    name = next(name for name, (*_, rungs) in IMAGES.items() if rung in rungs)
+    shape, filters, at, _ = IMAGES[name]
+    dtype = tc.bfloat16 if rung in UNITS else tc.float32
+    x, w = (tc.ones(*of, device="emu", dtype=dtype).contiguous() for of in (shape, filters))
+    x.float().numpy(), w.float().numpy()
+
+    def text(tier: str | None) -> str:
+        with tc.kernels.use("convolution", tier), settings.override(debug=4):
+            tc.nn.functional.conv2d(x, w, **at).float().numpy()
+        printed = capfd.readouterr()
+        return printed.out + printed.err
+
+    text(None)
+    assert RUNG_TEXT[rung] in text(rung)
+
+
+def test_rungs_of_products_and_of_convolutions_meet(
+    capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    """The product of stored columns is one that `use` may give another rung; others are none."""
+    device_or_skip("emu", request)
+    x, w = tc.ones(2, 4, 6, 6, device="emu"), tc.ones(4, 4, 3, 3, device="emu")
+    with tc.kernels.use("matmul", "naive"):
+        for rung, by_naive in (("im2col", True), ("tiled", False)):
+            with tc.kernels.use("convolution", rung), settings.override(debug=4):
+                assert tc.nn.functional.conv2d(x, w).numpy().max() == 36
+            printed = capfd.readouterr()
+            assert ("one output a thread" in printed.out + printed.err) == by_naive
+
+
+def test_convolutions_that_a_rung_cannot_make(request: pytest.FixtureRequest) -> None:
+    device_or_skip("emu", request)
+    x, w = tc.ones(2, 4, 6, 6, device="emu"), tc.ones(4, 4, 3, 3, device="emu")
+    for rung, why in (
+        ("depthwise", "one group"), ("winograd", "not 3 x 3 windows of many channels"),
+        ("wgmma", "no tier of emu's matrix units multiplies float32"),
+    ):  # fmt: skip
+        text = f"tier '{rung}' does not make this convolution(.|\n)*{why}"
+        with tc.kernels.use("convolution", rung), pytest.raises(ArgumentError, match=text):
+            tc.nn.functional.conv2d(x, w).numpy()
+    with pytest.raises(ArgumentError, match="naive, tiled, im2col, register_tiled, direct"):
+        tc.kernels.use("convolution", "fast")
+    assert tc.nn.functional.conv2d(x, w).numpy().max() == 36

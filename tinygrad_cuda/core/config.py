@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -43,6 +43,11 @@ ROUNDED = ("high", "medium")  # of these, operands of products may lose mantissa
 SPLIT = ("highest", "tf32x3", *ROUNDED)
 # Rungs of the climb of matrix products, each with a skeleton of its own.
 MATMUL_TIERS = ("naive", "tiled", "register_tiled", "mma", "wgmma")
+# The same of convolutions. Columns of windows are stored by im2col; naive, tiled and register_tiled
+# read them from the images, direct, depthwise and winograd have none.
+CONVOLUTION_TIERS = (
+    "naive", "tiled", "im2col", "register_tiled", "direct", "depthwise", "winograd", "mma", "wgmma",
+)  # fmt: skip
 # Libraries that may make products or transforms in place of generated kernels; each is an extra.
 PROVIDERS = ("cublas", "cufft")
 
@@ -63,10 +68,13 @@ def _precision(text: str) -> str:
     return text
 
 
-def _tier(text: str) -> str:
-    if text and text not in MATMUL_TIERS:
-        raise ValueError(text)
-    return text
+def _tier_of(tiers: tuple[str, ...]) -> Callable[[str], str]:
+    def tier(text: str) -> str:
+        if text and text not in tiers:
+            raise ValueError(text)
+        return text
+
+    return tier
 
 
 def _provider(text: str) -> str:
@@ -190,10 +198,18 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
     EnvironmentVariable(
         "TGC_MATMUL_TIER",
         "matmul_tier",
-        _tier,
+        _tier_of(MATMUL_TIERS),
         "",
         "the kernels that make all matrix products: naive, tiled, register_tiled, mma or wgmma; "
         "empty: the quickest by the model of time",
+    ),
+    EnvironmentVariable(
+        "TGC_CONVOLUTION_TIER",
+        "convolution_tier",
+        _tier_of(CONVOLUTION_TIERS),
+        "",
+        "the kernels that make all convolutions: naive, tiled, im2col, register_tiled, direct, "
+        "depthwise, winograd, mma or wgmma; empty: the quickest by the model of time",
     ),
     EnvironmentVariable(
         "TGC_PROVIDER",
@@ -263,6 +279,7 @@ class Settings:
     matmul_precision: str
     cudnn_tf32: bool
     matmul_tier: str
+    convolution_tier: str
     provider: str
     tune: str
     pool_limit: int
@@ -300,5 +317,6 @@ class Settings:
 settings = Settings()
 # What decides the kernels of a program: part of the key of its plan.
 decisive = attrgetter(
-    "winograd", "matmul_precision", "cudnn_tf32", "matmul_tier", "provider", "tune"
+    "winograd", "matmul_precision", "cudnn_tf32", "matmul_tier", "convolution_tier", "provider",
+    "tune",
 )  # fmt: skip

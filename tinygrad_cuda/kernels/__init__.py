@@ -7,14 +7,14 @@ from functools import partial
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt
 from tinygrad_cuda.backend.cuda.libraries.cufft import Cufft
-from tinygrad_cuda.core.config import MATMUL_TIERS, PROVIDERS, settings
+from tinygrad_cuda.core.config import CONVOLUTION_TIERS, MATMUL_TIERS, PROVIDERS, settings
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError
 from tinygrad_cuda.engine.plan import decide
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.kernels.restored import Restored
 from tinygrad_cuda.kernels.tuning import TunedKernel, choices, tune
 
-TIERS = {"matmul": MATMUL_TIERS}
+TIERS = {"matmul": MATMUL_TIERS, "convolution": CONVOLUTION_TIERS}
 LIBRARIES = {"cublas": CublasLt, "cufft": Cufft}
 
 
@@ -23,14 +23,18 @@ def use(op: str, tier: str | None) -> Restored:
 
     Results keep their dtype and their errors; the order of sums differs from tier to tier. What was
     recorded before is computed first, as it was chosen then. NumPy's device has no tiers. The
-    variable ``TGC_MATMUL_TIER`` sets the first choice.
+    variables ``TGC_MATMUL_TIER`` and ``TGC_CONVOLUTION_TIER`` set the first choices.
 
     Args:
-        op: ``"matmul"``.
+        op: ``"matmul"``, or ``"convolution"`` with both of its gradients.
         tier: ``"naive"`` (a thread for each output), ``"tiled"`` (tiles in shared memory),
-            ``"register_tiled"`` (8 x 8 sums of a thread), ``"mma"`` or ``"wgmma"`` (matrix units);
-            None leaves the choice to the model of time. A product that the tier cannot make, such
-            as one of float64 on matrix units, raises ArgumentError when it is computed.
+            ``"register_tiled"`` (8 x 8 sums of a thread), ``"mma"`` or ``"wgmma"`` (matrix units).
+            These read the windows of a convolution from its images; ``"im2col"`` stores them as
+            columns and multiplies these, ``"direct"`` keeps images in shared memory (few channels),
+            ``"depthwise"`` sums groups of few channels tap by tap, and ``"winograd"`` multiplies
+            transforms of tiles (3 x 3 windows). None leaves the choice to the model of time. What
+            the tier cannot make, such as a product of float64 on matrix units, raises ArgumentError
+            when it is computed.
 
     Raises:
         ArgumentError: the operation has no tiers, or none of this name.
@@ -51,9 +55,10 @@ def use(op: str, tier: str | None) -> Restored:
             actual=repr(tier),
         )  # fmt: skip
     realize_all()
-    before = settings.matmul_tier
-    decide("matmul_tier", tier or "")
-    return Restored(partial(decide, "matmul_tier"), before)
+    field = f"{op}_tier"
+    before = getattr(settings, field)
+    decide(field, tier or "")
+    return Restored(partial(decide, field), before)
 
 
 def provider(name: str | None) -> Restored:

@@ -70,7 +70,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     quickest_cut,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
-from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise, tap_sums
+from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise, im2col, tap_sums
 from tinygrad_cuda.lowering.skeletons.conv.channels_last import ChannelsLast
 from tinygrad_cuda.lowering.skeletons.conv.depthwise import (
     DepthwiseCut,
@@ -79,6 +79,7 @@ from tinygrad_cuda.lowering.skeletons.conv.depthwise import (
     depthwise_weight_stages,
 )
 from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of
+from tinygrad_cuda.lowering.skeletons.conv.im2col import Im2col
 from tinygrad_cuda.lowering.skeletons.conv.tap_sums import TapSums
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import (
     WeightGradientCut,
@@ -165,7 +166,7 @@ class Candidate(NamedTuple):
 
     cut: (
         ProductCut[Any] | PlainCut | ChannelsLast | DepthwiseCut | TapSums | DirectCut
-        | WeightGradientCut | Tiles | LibraryCut
+        | WeightGradientCut | Tiles | LibraryCut | Im2col
     )  # fmt: skip
     clocks: float
     blocks: int = 0
@@ -203,7 +204,12 @@ class Tier:
         return self.product and node.op in self.ops
 
     def refusal(self, candidate: Candidate, usual: float, target: Target) -> str:
-        """Why it takes more time than the product, whose clocks are `usual`; empty if it wins."""
+        """Why it takes more time than the product, whose clocks are `usual`; empty if it wins.
+
+        Of a rung that is asked for, and no product, there is none.
+        """
+        if usual == inf:
+            return ""
         if candidate.blocks < self.blocks * target.multiprocessors:
             return f"{candidate.blocks} blocks for {target.multiprocessors} multiprocessors"
         late = candidate.clocks > self.share * usual + self.extra
@@ -398,19 +404,22 @@ def _channels_last(problem: Problem) -> Candidate | str:
     moved = 0.0 if problem.last else _transpose_clocks(nbytes, target)
     one_tap = prod(channels_last.taps_of(node)) == 1
     windows = node.op is not convolution and not one_tap
-    tiers = [_wgmma, _mma, _mn_major_windows if windows else _tf32]
-    if SPLIT_WINDOWS or not nbytes or (problem.last and one_tap):
-        tiers += [_wgmma_split, _mma_split]
+    tiers: dict[Callable[[Problem], Candidate | str], str] = {
+        _wgmma: "wgmma", _mma: "mma", _mn_major_windows if windows else _tf32: "wgmma",
+    }  # fmt: skip
+    rung = settings.convolution_tier
+    if SPLIT_WINDOWS or rung or not nbytes or (problem.last and one_tap):
+        tiers |= {_wgmma_split: "wgmma", _mma_split: "mma"}
     if problem.last and one_tap:
-        tiers.append(_tiled)
-    made = [tier(problem) for tier in tiers]
+        tiers |= {_tiled: "register_tiled"}
+    made = [tier(problem) for tier, unit in tiers.items() if rung in ("", unit)]
     times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
     if not times:
         return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
     # Kernels of other tiers need a transposed copy of images that lie channels last.
     copied = channels_last.read_bytes(node) if problem.last else 0
     time = min(times) + moved - _transpose_clocks(2 * copied, target)
-    exact = settings.winograd and not rounds_convolutions()
+    exact = settings.winograd and not rounds_convolutions() and not rung
     tiles = _winograd(problem) if exact else ""
     if isinstance(tiles, Candidate) and tiles.clocks < time:
         return f"{time:.0f} clocks, winograd {tiles.clocks:.0f}"
@@ -436,6 +445,10 @@ def _tap_sums(problem: Problem) -> Candidate | str:
     if reason := tap_sums.refusal(node):
         return reason
     return Candidate(TapSums(), tap_sums.clocks(node, problem.target))
+
+
+def _im2col(problem: Problem) -> Candidate:
+    return Candidate(Im2col(), _tiled(problem).clocks)
 
 
 def _winograd(problem: Problem) -> Candidate | str:
@@ -546,13 +559,37 @@ PLAIN_TIERS: tuple[Tier, ...] = (
 )
 
 
+# The same of convolutions; columns that are stored before are read once more, and written.
+PLAIN_CONVOLUTIONS: tuple[Tier, ...] = (
+    Tier("naive", IMPLICIT, _plain(shared=False), plain_stages, product=True),
+    Tier("tiled", IMPLICIT, _plain(shared=True), plain_stages, product=True),
+    Tier("im2col", IMPLICIT, _im2col, None, product=True),
+)
+# The tiers of a convolution's rungs, by the first words of their names.
+CONVOLUTION_RUNGS = {
+    "register_tiled": "implicit GEMM", "mma": CHANNELS_LAST, "wgmma": CHANNELS_LAST,
+}  # fmt: skip
+
+
 def forced_tiers() -> tuple[Tier, ...]:
     """The tiers of the rung that makes all products; empty if they are chosen by time."""
-    rung = settings.matmul_tier
+    return _of_rung(settings.matmul_tier)
+
+
+def _of_rung(rung: str) -> tuple[Tier, ...]:
+    """The tiers of products of a rung."""
+    every = (*TIERS, *PLAIN_TIERS) if rung else ()
+    return tuple(t for t in every if matmul in t.ops and t.name.split(" ")[0] == rung)
+
+
+def forced_convolutions() -> tuple[Tier, ...]:
+    """The tiers of the rung that makes all convolutions; empty if they are chosen by time."""
+    rung = settings.convolution_tier
     if not rung:
         return ()
-    every = (*TIERS, *PLAIN_TIERS)
-    return tuple(t for t in every if matmul in t.ops and t.name.split(" ")[0] == rung)
+    name = CONVOLUTION_RUNGS.get(rung, rung)
+    every = (t for t in (*TIERS, *PLAIN_CONVOLUTIONS) if matmul not in t.ops)
+    return tuple(t for t in every if t.name == name or t.name.startswith(f"{name} weight"))
 
 
 class Composed(NamedTuple):
@@ -660,13 +697,25 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS, last: bool
                     reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
                     return _choice(tier, candidate.cut, problem, reason)
             refused += f"; not {tier.name}: {refusal}"
-    assert settings.matmul_tier, f"no tier makes {node.op.name}{refused}"
-    raise ArgumentError(
-        "kernels.use", f"tier {settings.matmul_tier!r} does not make this product",
-        expect="a product that it makes",
-        actual=f"{node.dtype.name} {node.sources[0].shape} @ {node.sources[1].shape} on "
-        f"{target.name}{refused}", site=node.site,
-        hint="tc.kernels.use('matmul', None) leaves the choice to time",
+    raise _refused(node, target, refused)
+
+
+def _refused(node: Node, target: Target, reasons: str) -> ArgumentError:
+    """That a rung which is asked for does not make a node."""
+    # What a convolution becomes is made by its rung, which matrix units alone have.
+    units = settings.convolution_tier in ("mma", "wgmma") and bool(node.attributes)
+    of_product = node.op is matmul and not units
+    name, thing, between = ("matmul", "product", " @ ")
+    if not of_product:
+        name, thing, between = ("convolution", "convolution", ", ")
+    rung = settings.matmul_tier if of_product else settings.convolution_tier
+    assert rung, f"no tier makes {node.op.name}{reasons}"
+    shapes = between.join(str(source.shape) for source in node.sources)
+    return ArgumentError(
+        "kernels.use", f"tier {rung!r} does not make this {thing}",
+        expect=f"a {thing} that it makes",
+        actual=f"{node.dtype.name} {shapes} on {target.name}{reasons}", site=node.site,
+        hint=f"tc.kernels.use({name!r}, None) leaves the choice to time",
     )  # fmt: skip
 
 
@@ -838,11 +887,14 @@ class _Choosing:
         in_order: those by which a convolution reads images in the order of their axes.
         others: tiers of convolutions that do not read images with the channels last.
         products: tiers of the products that convolutions become.
+        convolving: tiers of the rung that makes all convolutions; empty if they are chosen by time.
     """
 
     def __init__(self, order: list[Node], outputs: Sequence[Node], target: Target) -> None:
         self.order, self.target, self.tiers = order, target, allowed()
-        self.products = of_convolutions(self.tiers)
+        self.convolving = forced_convolutions()
+        units = _of_rung(settings.convolution_tier) if self._on_units_alone() else ()
+        self.products = of_convolutions(units or self.tiers)
         self.choices: dict[Node, Choice] = {}
         self.decisions: dict[str, Decision] = {}
         table = target.tuning
@@ -877,7 +929,7 @@ class _Choosing:
             elif channels_last.has_few_channels(node):
                 wider = channels_last.with_whole_copies(node, Layouts())
                 worth = problem_of(wider, self.target).flops >= WORTH_A_COPY
-                if worth and self._lies_last(wider):
+                if (worth or self.convolving) and self._lies_last(wider):
                     wider_channels[node] = True
         return wider_channels
 
@@ -902,6 +954,8 @@ class _Choosing:
         return before.union(n for n in thin if n.op is not convolution and n.sources[1] in images)
 
     def _lies_last(self, node: Node, anyway: bool = False) -> bool:
+        if self.convolving and not self._on_units_alone():
+            return False
         problem = problem_of(node, self.target)._replace(last=anyway)
         proposals = [tier.propose(problem) for tier in self.tiers if tier.name == CHANNELS_LAST]
         if not any(isinstance(proposal, Candidate) for proposal in proposals):
@@ -912,11 +966,18 @@ class _Choosing:
             if not last:
                 self.in_order[node] = decision
             return last
-        return isinstance(choose(node, self.target, self.tiers, anyway).cut, ChannelsLast)
+        tiers = self.convolving or self.tiers
+        return isinstance(choose(node, self.target, tiers, anyway).cut, ChannelsLast)
+
+    def _on_units_alone(self) -> bool:
+        """Whether the rung that makes all convolutions is one of matrix units."""
+        return any(tier.name == CHANNELS_LAST for tier in self.convolving)
 
     def _takes_either(self, node: Node) -> bool:
         if node in self.on_units or depthwise.refusal(node):
             return False
+        if self.convolving:
+            return any(tier.name == DEPTHWISE for tier in self.convolving)
         return isinstance(choose(node, self.target, self.tiers).cut, DepthwiseCut)
 
     def as_images_lie(self, node: Node, made: Node) -> Node:
@@ -927,7 +988,7 @@ class _Choosing:
         own = made.op is convolution
         decision = self._noted(node, made, own and layouts.in_last_order(node))
         choice = self._taken(decision, made, lie_last=True)
-        choice = choice or choose(made, self.target, self.tiers, last=True)
+        choice = choice or choose(made, self.target, self.convolving or self.tiers, last=True)
         if not isinstance(choice.cut, DepthwiseCut):
             return self.by_tier(node, made, decision)
         axes = channels_first(len(made.shape))
@@ -964,7 +1025,7 @@ class _Choosing:
     def by_tier(self, node: Node, made: Node, decision: Decision | None = None) -> Node:
         """Any other product or convolution, which its tier may replace by several nodes."""
         sources = made.sources
-        forced = forced_tiers() if made.op is matmul else ()
+        forced = forced_tiers() if made.op is matmul else self.convolving
         if decision is None and not forced and not self._by_provider(made):
             decision = self.in_order.get(node) or self._noted(node, made)
         tiers = forced or self.tiers
@@ -977,6 +1038,10 @@ class _Choosing:
             choice = choice._replace(copies=True)
         if isinstance(choice.cut, TapSums):
             return tap_sums.as_sums(made)
+        if isinstance(choice.cut, Im2col):
+            made = im2col.as_product(made, self.layouts)
+            tiers = forced_tiers() or self.products
+            return self._chosen(made, choose(made, self.target, tiers))
         if isinstance(choice.cut, Tiles):
             made = by_tiles(made, choice.cut)
             (planes,) = made.sources
@@ -1015,7 +1080,7 @@ class _Choosing:
     ) -> Decision | None:
         """The table's choice for a node whose `images` have the channels last."""
         table = self.target.tuning
-        if self.problems is None or table is None:
+        if self.problems is None or table is None or (self.convolving and node.op in IMPLICIT):
             return None
         problem = self.problems.problem(node, made, images, last)
         if note:

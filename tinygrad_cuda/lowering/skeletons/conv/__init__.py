@@ -1,1 +1,1 @@
-"""Convolutions without im2col: direct kernels, weight gradients and Winograd's transforms."""
+"""Convolutions: direct kernels, weight gradients, Winograd's transforms, and windows as columns."""
