@@ -72,10 +72,62 @@ def roofline(path: Path) -> None:
         pictures.roofline(file, "png", roofline_points(p.recorder.kernels, p.works), roof)
 
 
+def climb(path: Path) -> None:
+    """The rungs of matmul.md, by the numbers in its tables: rows that have a time of an H200."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    text = (FOLDER.parent / "matmul.md").read_text(encoding="utf-8")
+    titles = ("products, 4096^3", "convolution 3 x 3, forward", "attention, 4096 x 128, forward")
+    tables = rung_tables(text)
+    heights = [len(table) + 1 for table in tables]
+    figure, parts = pyplot.subplots(
+        len(tables), 1, figsize=(7.5, 4.6), sharex=True, height_ratios=heights
+    )
+    for part, title, table in zip(parts, titles, tables, strict=True):
+        names, rates, shares = zip(*table, strict=True)
+        bars = part.barh(names, rates, color="#4477aa", height=0.6)
+        labels = [f"{rate:g}  ({share:.0%})" for rate, share in zip(rates, shares, strict=True)]
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        part.bar_label(bars, labels, padding=4, fontsize=8, bbox=ground)
+        part.invert_yaxis()
+        part.set_title(title, fontsize=9, loc="left")
+        part.spines[["top", "right"]].set_visible(False)
+        library = rates[-1] / shares[-1]
+        part.axvline(library, color="#cc6677", linestyle="--", zorder=0)
+        part.tick_params(labelsize=8)
+    parts[0].set_xlim(0, 900)
+    parts[-1].set_xlabel("TFLOP/s of bfloat16 on an H200 (share of the library: the dashed line)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def rung_tables(text: str) -> list[list[tuple[str, float, float]]]:
+    """Rung, TFLOP/s and share of the library of each table that has them."""
+    tables: list[list[tuple[str, float, float]]] = []
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| rung |"):
+            inside = "TFLOP/s" in line
+            if inside:
+                tables.append([])
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and cells[2][:1].isdigit():
+            rates, shares = ([float(x) for x in cell.split(" to ")] for cell in cells[2:4])
+            row = (cells[0], sum(rates) / len(rates), sum(shares) / len(shares))
+            tables[-1].append(row)
+    return tables
+
+
 PICTURES: dict[str, Callable[[Path], None]] = {
     "training_step": training_step,
     "memory_timeline": memory_timeline,
     "roofline": roofline,
+    "climb": climb,
 }
 
 

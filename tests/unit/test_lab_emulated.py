@@ -1,14 +1,17 @@
-"""The hand-written training step on the CPU, from the same text, in several thread orders."""
+"""The hand-written training step on the CPU, from the same text, in several orders; all rungs."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from emulation import launch
 
-from lab import mlp
+import tinygrad_cuda as tc
+from lab import mlp, rungs
 from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.backend.emu.runtime import EmulatedModule
 from tinygrad_cuda.core.errors import TgcError
@@ -87,3 +90,13 @@ def test_bad_label_changes_no_parameter(unit: EmulatedModule) -> None:
     for name in NAMES:
         assert (memory[name] == data[name]).all(), name
     assert memory["error"].astype(np.int64).tolist() == [1, -3, 10, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.usefixtures("unit")
+def test_each_rung_has_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of products and of convolutions, as `tc.kernels.use` names them; times are of the host."""
+    assert rungs.main([str(tmp_path / "rows.json"), "--device", "emu", "--small"]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    for op, names in tc.kernels.TIERS.items():
+        assert {r["rung"] for r in rows if r["op"] == op} == {*names} - rungs.FEW
+    assert len(capsys.readouterr().out.splitlines()) == len(rows)
