@@ -6,13 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from execution import device_or_skip
+from execution import Batch, device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import CONVOLUTION_TIERS, MATMUL_TIERS, settings
 from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.dtypes import bfloat16
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops.convolution import convolution
+from tinygrad_cuda.lowering.skeletons.contract import contract, mma, plain, tf32x3, tma
+from tinygrad_cuda.lowering.skeletons.conv import depthwise, winograd_transforms
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = {"float64": 1e-13, "float32": 1e-5, "bfloat16": 2**-8, "float16": 2**-10}
@@ -224,3 +230,40 @@ def test_convolutions_that_a_rung_cannot_make(request: pytest.FixtureRequest) ->
     with pytest.raises(ArgumentError, match="naive, tiled, im2col, register_tiled, direct"):
         tc.kernels.use("convolution", "fast")
     assert tc.nn.functional.conv2d(x, w).numpy().max() == 36
+
+
+# Wide indices -------------------------------------------------------------------------------------
+
+WIDE = (contract, plain, mma, tma, tf32x3, depthwise, winograd_transforms)
+
+
+@pytest.mark.parametrize(
+    ("op", "rung"), [(op, rung) for op, rungs in tc.kernels.TIERS.items() for rung in rungs]
+)
+def test_indices_of_64_bits_have_the_same_values(
+    op: str, rung: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """As where a value has more than 2**31 elements: each rung, to the last bit."""
+    batch = Batch(device_or_skip("emu", request))
+    dtype = bfloat16.numpy if rung in UNITS else np.float32
+    if op == "matmul":
+        shapes = (2, 33, 72), (2, 72, 40)
+        made = contraction.matmul(*(batch.input(numbers(3, *of).astype(dtype)) for of in shapes))
+    else:
+        case = next(case for case in IMAGES.values() if rung in case[3] and len(case[0]) == 4)
+        stride, pads = case[2].get("stride", (1, 1)), case[2].get("padding", 0)
+        groups = case[2].get("groups", 1)
+        at = {"stride": stride, "padding": ((pads, pads),) * 2, "groups": groups}
+        at["dilation"] = (1, 1)
+        made = convolution(*(batch.input(numbers(3, *of).astype(dtype)) for of in case[:2]), **at)
+    batch.want("", [ew.neg(made)])
+    found, texts = [], []
+    with settings.override(**{f"{op}_tier": rung}):
+        for wide in (False, True):
+            for module in WIDE if wide else ():
+                monkeypatch.setattr(module, "is_wide", lambda kernel: True)
+            plan: Any = registry.get(batch.device).compile(batch.program())
+            texts.append([launch.text for launch in plan.launches])
+            found.append(batch.runner(plan)(batch.arrays)[""][0])
+    assert texts[0] != texts[1]
+    np.testing.assert_array_equal(*found)
