@@ -338,6 +338,40 @@ def test_a_layer_without_weights_has_the_same_values(kernels: list[Kernel]) -> N
         np.testing.assert_allclose(values, other.detach().float().numpy(), atol=2e-3)
 
 
+@pytest.mark.parametrize("heads", [(2, 2), (4, 2)], ids=["each its own", "grouped"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_decoding_with_a_cache_of_keys(
+    compiled: bool, dtype: str, heads: tuple[int, int], kernels: list[Kernel]
+) -> None:
+    """Token by token: the rows of one causal pass, and no new plan after the third token."""
+    tokens, at = 9, {"enable_gqa": heads[0] != heads[1]}
+    drawn = np.random.default_rng(4).standard_normal((3, 2, heads[0], tokens, 64))
+    q, k, v = (tc.tensor(x, device="emu").to(getattr(tc, dtype)) for x in drawn)
+    k, v = (x[:, : heads[1]].contiguous() for x in (k, v))
+    want = F.scaled_dot_product_attention(q, k, v, is_causal=True, **at).float().numpy()
+    keys, values = (tc.zeros_like(x) for x in (k, v))
+    numbers = tc.arange(tokens, device="emu")
+
+    def step(query: Any, key: Any, value: Any, at_token: Any) -> Any:
+        keys.index_copy_(2, at_token, key)
+        values.index_copy_(2, at_token, value)
+        seen = numbers <= at_token
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=seen, **at)
+
+    run = tc.compile(step) if compiled else step
+    made = []
+    with tc.no_grad():
+        for t in range(tokens):
+            one = slice(t, t + 1)
+            found = run(q[:, :, one], k[:, :, one], v[:, :, one], numbers[one].contiguous())
+            error = np.abs(found.float().numpy() - want[:, :, one]).max()
+            assert error <= (2.0**-7 if dtype == "bfloat16" else 2e-6) * np.abs(want).max()
+            made.append(cache.made)
+    assert made[-1] == made[3]
+    assert "attention" in {kernel.kind for kernel in kernels}
+
+
 def _second(device: str, dtype: Any, arrays: list[Array]) -> list[Array]:
     q, k, v = (tc.tensor(a, device=device).to(dtype).requires_grad_() for a in arrays)
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
