@@ -512,11 +512,11 @@ def rounds_convolutions() -> bool:
 def of_convolutions(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
     """Those of some tiers that may make the product of a convolution.
 
-    Libraries multiply as the precision of products permits, which is not that of convolutions.
+    Not libraries, which multiply as the precision of products permits: that of convolutions is
+    another one.
     """
-    if rounds_convolutions() or settings.matmul_precision not in ROUNDED:
-        return tiers
-    refused = (*TF32_TIERS, *PROVIDER_TIERS)
+    exact = settings.matmul_precision in ROUNDED and not rounds_convolutions()
+    refused = (*PROVIDER_TIERS, *(TF32_TIERS if exact else ()))
     return tuple(tier for tier in tiers if tier.name not in refused)
 
 

@@ -54,6 +54,13 @@ def call_of(result: Any) -> Any:
     return launch.library
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_convolutions_stay_with_generated_kernels(size: int) -> None:
+    """Also the product of planes that Winograd's tiles make of one."""
+    made = lowered(F.conv2d(values(64, 256, 28, 28), values(128, 256, size, size), padding="same"))
+    assert not any(launch.library for launch in made.launches)
+
+
 def test_an_absent_package_is_one_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
