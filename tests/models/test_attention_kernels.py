@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
@@ -404,3 +405,25 @@ def test_second_derivatives_and_vmap() -> None:
     both = tc.vmap(alone)(*given).float().numpy()
     apart = [alone(*(x[n] for x in given)).float().numpy() for n in range(2)]
     np.testing.assert_array_equal(both, np.stack(apart))
+
+
+def test_the_debug_level_says_what_attends_and_why(capfd: pytest.CaptureFixture[str]) -> None:
+    """And what multiplies in recurrent layers: the tier of each kernel that has one."""
+
+    def printed(make: Callable[[], Any]) -> str:
+        with settings.override(debug=3):
+            make().detach().float().numpy()
+        text = capfd.readouterr()
+        return text.out + text.err
+
+    for width, dtype, want in (
+        (64, tc.bfloat16, r"forward by wgmma, 128 x \d+, \d slots \(not wgmma tma: 40 columns\)"),
+        (32, tc.bfloat16, r"forward by mma, .* \(not wgmma: heads are no multiples of 64\)"),
+        (64, tc.float32, r"forward by mma tf32x3, .* \(not wgmma: float32 at 'highest'\)"),
+    ):
+        q = tc.ones(2, 2, 40, width, device="emu", dtype=dtype)
+        text = printed(partial(F.scaled_dot_product_attention, q, q, q, is_causal=True))
+        assert re.search(f"  tier:  {want}", text), text
+    layer, x = tc.nn.LSTM(8, 16, device="emu"), tc.ones(3, 2, 8, device="emu")
+    text = printed(lambda: layer(x)[0])
+    assert re.search(r"  tier:  float32 units, \d+ of 16 units a block", text), text

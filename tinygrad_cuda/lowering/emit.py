@@ -27,11 +27,14 @@ from tinygrad_cuda.lowering.codegen.skeleton import (
 )
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED, enough_blocks
-from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages
+from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages, attention_tiers
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
 from tinygrad_cuda.lowering.skeletons.fft.fft import fft_stages
-from tinygrad_cuda.lowering.skeletons.recurrence.recurrence import recurrence_stages
+from tinygrad_cuda.lowering.skeletons.recurrence.recurrence import (
+    recurrence_stages,
+    recurrence_tier,
+)
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import in_flight, loads_before_stores
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
 from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
@@ -55,6 +58,14 @@ def stages(kernel: Kernel) -> list[Stage]:
         "recurrence": recurrence_stages,
         "fft": fft_stages,
     }[kernel.kind](kernel)
+
+
+def tier_of(kernel: Kernel) -> str:
+    """What makes a kernel whose work several could make, and why it does; empty of others."""
+    if kernel.choice is not None:
+        return kernel.choice.reason
+    makers = {"attention": attention_tiers, "recurrence": recurrence_tier}
+    return makers[kernel.kind](kernel) if kernel.kind in makers else ""
 
 
 def map_stages(kernel: Kernel) -> list[Stage]:

@@ -41,6 +41,7 @@ from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.program import NOTHING, Argument, Number, Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
+from tinygrad_cuda.lowering.emit import tier_of
 from tinygrad_cuda.lowering.lower import Lowered, lower
 from tinygrad_cuda.lowering.schedule.arena import BLOCK
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
@@ -607,6 +608,6 @@ class LoweredExecutable:
 
 def _explained(number: int, kernel: Kernel) -> str:
     sites = dict.fromkeys(describe_site(node.site) for node in kernel.nodes)
-    tier = [f"  tier:  {kernel.choice.reason}"] if kernel.choice else []
+    tier = [f"  tier:  {text}"] if (text := tier_of(kernel)) else []
     lines = [f"{number}: {kernel!r}", f"  why:   {kernel.reason}", *tier]
     return "\n".join([*lines, *(f"  line:  {site}" for site in sites)])

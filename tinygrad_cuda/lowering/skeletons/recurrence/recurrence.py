@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops.recurrence import gru, gru_backward, lstm, lstm_backward
@@ -40,6 +41,17 @@ def recurrence_stages(kernel: Kernel) -> list[Stage]:
     assert not isinstance(tile, str), tile
     text = _StepsBackward if tile.sizes.backward else _StepsForward
     return [text(kernel, tile).stage()]
+
+
+def recurrence_tier(kernel: Kernel) -> str:
+    """What multiplies in a kernel, how its blocks divide a step, and what asked for the unit."""
+    (node,) = kernel.anchors
+    tile = tile_of(node, kernel.target)
+    assert not isinstance(tile, str), tile
+    unit = tile.unit if tile.matrix else "float32 units"
+    why = f"{node.dtype.name} at {settings.matmul_precision!r}"
+    units = f"{tile.units} of {tile.sizes.units} units a block, {tile.parts} parts"
+    return f"{unit}, {units}, {tile.clocks:.0f} clocks ({why})"
 
 
 class _Recurrence:
@@ -411,4 +423,4 @@ class _StepsBackward(_Recurrence):
         return stores
 
 
-__all__ = ["recurrence_stages"]
+__all__ = ["recurrence_stages", "recurrence_tier"]
