@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import timeit
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -281,37 +282,20 @@ def _threads(number: int) -> Iterator[None]:
         set_num_threads(before)
 
 
-TEMPLATE = """
-def timed(_number, _clock):
-    _start = _clock()
-    for _turn in range(_number):
-        _value = None
-        _compute()
-    return _clock() - _start
-"""
+def _timed(
+    stmt: str, setup: str, names: dict[str, Any]
+) -> Callable[[int, Callable[[], float]], float]:
+    """Seconds of so many runs of a statement, which follow its setup, by a clock.
 
-
-def _timed(stmt: str, setup: str, names: dict[str, Any]) -> Callable[[int, Any], float]:
-    """A function that times so many runs of a statement, which follow its setup.
-
-    Its names are local, as in `timeit`; the value of a last expression lives until it is computed.
+    The value of a last expression lives until it is computed: what nobody holds would not be.
     """
     body = ast.parse(stmt, "<stmt>").body
-    whole = ast.parse(TEMPLATE, "<timer>")
-    function = whole.body[0]
-    assert isinstance(function, ast.FunctionDef)
-    loop = function.body[1]
-    assert isinstance(loop, ast.For)
     if body and isinstance(body[-1], ast.Expr):
-        value = ast.Name("_value", ast.Store())
-        body[-1] = ast.copy_location(ast.Assign([value], body[-1].value), body[-1])
-    loop.body[0:0] = body
-    loop.body.append(loop.body.pop(len(body)))  # the value goes when it has been computed
-    function.body[0:0] = ast.parse(setup, "<setup>").body
+        body[-1] = ast.Assign([ast.Name("_value", ast.Store())], body[-1].value)
+    body += ast.parse("_compute()\n_value = None").body
+    text = ast.unparse(ast.fix_missing_locations(ast.Module(body, [])))
     space = names | {"_compute": realize_all}
-    exec(compile(ast.fix_missing_locations(whole), "<timer>", "exec"), space)
-    timed: Callable[[int, Any], float] = space["timed"]
-    return timed
+    return lambda number, clock: timeit.Timer(text, setup, clock, space).timeit(number)
 
 
 def _seconds(time: float) -> str:
