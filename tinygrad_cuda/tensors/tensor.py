@@ -537,7 +537,12 @@ class Tensor(
     __rpow__ = _reflected(math.pow)
     __neg__ = math.neg
     __abs__ = math.abs
-    __matmul__ = products.matmul
+
+    def __matmul__(self, other: Any) -> Tensor:
+        if isinstance(other, np.ndarray):  # a Tensor of cpu, as beside each other operator
+            other = creation.tensor(other, device="cpu")
+        return products.matmul(self, other)
+
     __rmatmul__ = _reflected(products.matmul)
 
     def __pos__(self) -> Tensor:

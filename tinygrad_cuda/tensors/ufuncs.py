@@ -37,11 +37,11 @@ def _function_of(ufunc: Any) -> Callable[..., Any] | None:
     return None
 
 
-def _operand(value: Any, like: Tensor) -> Any:
-    """A number as it is, so that it takes the Tensor's dtype; an array on the Tensor's device."""
+def _operand(value: Any) -> Any:
+    """A number as it is, so that it takes the Tensor's dtype; an array as a Tensor of cpu."""
     if isinstance(value, np.generic):
         return value.item()
-    return tensor(value, device=like.device) if isinstance(value, np.ndarray) else value
+    return tensor(value, device="cpu") if isinstance(value, np.ndarray) else value
 
 
 def applied(like: Tensor, ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) -> Any:
@@ -56,7 +56,7 @@ def applied(like: Tensor, ufunc: Any, method: str, inputs: tuple[Any, ...], opti
     """
     function = _function_of(ufunc)
     if method == "__call__" and not options and function is not None:
-        return function(*(_operand(value, like) for value in inputs))
+        return function(*(_operand(value) for value in inputs))
     out = options.get("out", ())
     if any(isinstance(target, TensorBase) for target in out):
         raise ArgumentError(

@@ -75,6 +75,28 @@ def test_arrays_on_the_left() -> None:
     assert (np.array([1.0, 3.0]) == tc.tensor([1.0, 2.0])).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize("shape", [(2, 3), (2,)])
+def test_products_with_arrays(dtype: str, shape: tuple[int, ...]) -> None:
+    """On the right they were refused, and taken on the left; torch refuses the left."""
+    array = np.arange(1, 1 + np.prod(shape), dtype=dtype).reshape(shape)
+    kinds = {lib: getattr(lib, dtype) for lib in (tc, torch)}
+    ours, theirs = (lib.tensor([[1, 2], [3, 4]], dtype=kinds[lib]) @ array for lib in (tc, torch))
+    assert isinstance(ours, tc.Tensor)
+    assert ours.dtype is kinds[tc]
+    assert ours.tolist() == theirs.tolist()
+    x = tc.ones(2, 2, requires_grad=True)
+    (x @ np.array([3.0, 4.0], np.float32)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[3.0, 4.0], [3.0, 4.0]]
+    for lib in (tc, torch):
+        with pytest.raises(TypeError):
+            lib.matmul(lib.ones(2, 2), np.ones((2, 2)))
+        for other in ([1.0, 2.0], "a", None, np.float32(2)):
+            with pytest.raises((TypeError, ValueError)):
+                lib.ones(2, 2) @ other
+
+
 def test_numpy_functions_are_recorded() -> None:
     x = tc.tensor([0.5, 1.0], requires_grad=True)
     np.exp(x).sum().backward()
@@ -182,7 +204,10 @@ def test_arrays_are_refused_on_another_device_every_time(array: Any) -> None:
     x = tc.ones(3, device="emu")
     (x * 2.5).tolist()
     (x * np.float64(2.5)).tolist()
-    for function in (lambda: x * array, lambda: x - array, lambda: tc.maximum(x, array)):
+    same = array.astype("float32")  # products do not promote
+    right = (lambda: x * array, lambda: x - array, lambda: tc.maximum(x, array), lambda: x @ same)
+    left = (lambda: array * x, lambda: array - x, lambda: np.maximum(array, x), lambda: same @ x)
+    for function in (*right, *left):
         with pytest.raises(tc.DeviceError, match="different devices"):
             function()
 
