@@ -109,7 +109,7 @@ def restored() -> Iterator[None]:
     environment, arguments, library = dict(os.environ), list(sys.argv), dict(vars(textwrap))
     context, folder, draws = decimal.getcontext().copy(), Path.cwd(), np.random.get_state()  # noqa: NPY002
     limit, threads = sys.getrecursionlimit(), tc.get_num_threads()
-    handler = signal.getsignal(signal.SIGUSR1)
+    handler, halves = signal.getsignal(signal.SIGUSR1), dict(state.defaults)
     try:
         with np.errstate(), warnings.catch_warnings():
             yield
@@ -124,6 +124,7 @@ def restored() -> Iterator[None]:
         sys.setrecursionlimit(limit)
         tc.set_num_threads(threads)
         signal.signal(signal.SIGUSR1, handler)
+        state.defaults.update(halves)
         gc.enable()
 
 

@@ -7,6 +7,7 @@ there is none. Instructions are those of Python 3.11 to 3.14; what is not unders
 from __future__ import annotations
 
 import dis
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
@@ -19,6 +20,12 @@ ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 # Code that names one of these reads attributes by their texts.
 _BY_TEXT = "getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__"
 BY_TEXT = frozenset((*_BY_TEXT, "__getattribute__"))
+VARIABLES = GLOBALS | {"LOAD_DEREF"}
+CALL = "CALL" if sys.version_info >= (3, 12) else "PRECALL"
+NULL = 1 if sys.version_info >= (3, 13) else -1  # from what is called to its PUSH_NULL
+# No trace sees these called; the arguments that say which attributes they read.
+NAMING = {"__getattribute__": slice(-1, None), "attrgetter": slice(None),
+          "methodcaller": slice(None)}  # fmt: skip
 # And code that names one of these may meet an object without an attribute.
 MISSING = frozenset({"AttributeError", "suppress", "Exception", "BaseException"})
 
@@ -116,6 +123,38 @@ def reads_of(code: CodeType) -> Reads:
         frozenset(names), frozenset(chains), frozenset(imported), frozenset(texts), sites, catches,
         frozenset(implied),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def loads_of(code: CodeType) -> list[tuple[str, RawSite, bool]]:
+    """The names that a function loads, without the functions inside, and whether for a plain call.
+
+    Else it hands a value on, which C may call then, or calls one of `NAMING` with a computed text.
+    """
+    steps, called = [*instructions(code)], False
+    found: list[tuple[str, RawSite, bool]] = []
+    for number, step in enumerate(steps[:-1]):
+        name, attribute = step.argval, step.opname in ATTRIBUTES
+        # A call is seen by its NULL, which the module has whose attribute is called.
+        called = "NULL" in step.argrepr or step.opname == "LOAD_METHOD" or (attribute and called)
+        called = called or steps[number + NULL].opname == "PUSH_NULL"
+        if attribute or step.opname in VARIABLES:
+            after = steps[number + 1 :]
+            plain = called and (name not in NAMING or _names_plainly(name, after, code))
+            found.append((name, (code, step.offset), plain or after[0].opname in ATTRIBUTES))
+    return found
+
+
+def _names_plainly(name: str, after: list[dis.Instruction], code: CodeType) -> bool:
+    """Whether a call of one of `NAMING` has constants, or hands on what its own function got."""
+    given, depth = 0, 0
+    while given < len(after) and (after[given].opname, after[given].arg) != (CALL, depth):
+        depth += dis.stack_effect(after[given].opcode, after[given].arg, jump=False)
+        given += 1
+    named = after[:given][NAMING[name]] if given < len(after) else []
+    if named and code.co_name == name and named[0].argval == code.co_varnames[1]:
+        return code.co_varnames[1] not in [s.argval for s in after if s.opname == "STORE_FAST"]
+    return bool(named) and all(step.opname == "LOAD_CONST" for step in named)
 
 
 @lru_cache(maxsize=4096)

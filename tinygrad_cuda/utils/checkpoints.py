@@ -18,9 +18,10 @@ from typing import IO, Any
 import numpy as np
 
 from tinygrad_cuda.core.device import CPU, Device, as_device
-from tinygrad_cuda.core.errors import ArgumentError, DataError, MissingFileError
+from tinygrad_cuda.core.errors import ArgumentError, CompileError, DataError, MissingFileError
 from tinygrad_cuda.core.layouts import RANKS, strides_of
 from tinygrad_cuda.core.shapes import is_contiguous, is_dense
+from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.base import Size, TensorBase, wrap
 from tinygrad_cuda.tensors.creation import buffer_node
@@ -210,7 +211,14 @@ def load(
             anything but containers, numbers and tensors: opcode and global are in the error.
         FileNotFoundError: there is no such file.
         DeviceError: a Tensor's device cannot be used here.
+        CompileError: inside a compiled function.
     """
+    if capturing() is not None:
+        raise CompileError(
+            "load", "a compiled function reads a file, which a replay would not read again",
+            expect="load(...) outside the compiled function", actual="it is traced",
+            hint="pass what the file holds as an argument",
+        )  # fmt: skip
     content = path.read() if hasattr(path, "read") else _read(Path(path))
     put = _placing(map_location)
     if content[:4] == torch_file.MAGIC:

@@ -20,6 +20,7 @@ import weakref
 from collections import ChainMap, UserDict, UserList, UserString, deque
 from collections.abc import Callable, Container, Sequence
 from contextvars import ContextVar
+from enum import EnumMeta
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter, methodcaller
@@ -33,6 +34,7 @@ from types import (
     MappingProxyType,
     MemberDescriptorType,
     MethodType,
+    MethodWrapperType,
     ModuleType,
     SimpleNamespace,
 )
@@ -40,13 +42,15 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.replay.guards.bytecode import BY_TEXT, MATCHED, codes, only_written, reads_of
+from tinygrad_cuda.core.bytecode import BY_TEXT, MATCHED, codes, only_written, reads_of
 from tinygrad_cuda.replay.guards.kinds import kinds
 from tinygrad_cuda.replay.guards.states import generators, moves, state_of
 from tinygrad_cuda.replay.guards.values import (
+    NATIVE,
     NOTHING,
     PLAIN,
     RAW,
+    READERS,
     Called,
     Contents,
     Fields,
@@ -94,8 +98,8 @@ UNUSED = frozenset({
     "__getstate__", "__init_subclass__", "__reduce__", "__reduce_ex__", "__repr__", "__setstate__",
     "__set_name__", "__sizeof__", "__subclasshook__",
 })  # fmt: skip
-TESTS = frozenset({"isinstance", "issubclass", MATCHED})
 CACHED = lru_cache(int)
+METHODS = (BuiltinFunctionType, MethodWrapperType)
 MAKING = frozenset({"__new__", "__init__", "__post_init__"})
 # Descriptors that a class itself gives each time as one and the same thing.
 SHOWN = (FunctionType, property, cached_property, staticmethod)
@@ -106,13 +110,17 @@ OF_FUNCTIONS = ("__annotations__", "__closure__", "__code__", "__defaults__", "_
                 "__globals__", "__kwdefaults__", "__module__", "__name__",
                 "__qualname__")  # fmt: skip
 OF_CLASSES = ("__name__", "__qualname__")
+# How code looks at generators of random numbers, and at iterators, which it does not read on.
+STATES = {"get_state"}, {"bit_generator", "state"}
+LOOKS = {"repr"}, {"str"}, {"copy"}, {"deepcopy"}, {"gi_frame"}, {"length_hint"}
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Attributes of schedulers, by what is asked; of an optimizer it is options of its groups.
-REPORTED = {"last_epoch": "last_epoch", "get_last_lr": "_last_lr"}
+REPORTED = {"last_epoch": "last_epoch", "get_last_lr": "_last_lr", "defaults": "defaults"}
 # Else they look after what they hold, and a replay moves it on.
 MANAGED = frozenset({"state", "param_groups", "steps", "base_lrs", "_steps", *REPORTED.values()})
 
 
+ARGUMENT, PARAMETER = "an argument", "a parameter"  # names of what no name leads to
 HEAP, COLLECTED = 1 << 9, 1 << 14  # a class's flags: allocated; its objects show referents
 # Objects of C that are followed otherwise, or hold nothing of the user's.
 NO_CONTAINERS = (
@@ -127,19 +135,19 @@ class Extra:
 
     Attributes:
         functions: that no name leads to, and Python modules, by identity.
-        names: of attributes, which were computed.
+        names: of attributes, which were computed, and whether other code has them.
         owned: globals and attributes of Python modules, with what they belong to.
         objects: of libraries, whose methods were called, by identity: all that they hold counts.
     """
 
     def __init__(self) -> None:
         self.functions: dict[int, Any] = {}
-        self.names: dict[str, str] = {}
+        self.names: dict[str, bool] = {}
         self.owned: dict[tuple[str, int], Name] = {}
         self.objects: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts()))
+        return sum(map(len, self._parts())) - sum(self.names.values())
 
     def _parts(self) -> tuple[dict[Any, Any], ...]:
         return self.functions, self.names, self.owned, self.objects
@@ -172,7 +180,7 @@ def names_of(
         ran: no other code is read.
     """
     search = _Search(function, ran)
-    search.wait("an argument", *arguments)
+    search.wait(ARGUMENT, *arguments)
     if extra is not None:
         search.add(extra)
     return search.run()
@@ -234,11 +242,13 @@ class _Search:
         self.objects: list[_Reached] = []
         self.optimizers: dict[str, Any] = {}  # by the names that lead to them
         self.decimal = False  # whether its context is looked at
-        self.abstract = False  # whether a class is reached that others may be registered with
+        self.abstract = False  # whether a class is reached that others may be registered with,
+        self.tests = False  # and something that asks
         self.functions: list[Any] = []  # that were read, or weak references to them
         # Names with attributes, and the code that loads them.
         self.chains: set[tuple[tuple[str, ...], CodeType]] = set()
         self.groups: list[Any] = []  # of optimizers, reached by themselves
+        self.arguments: list[Any] = []  # Tensors among them, which the next call has others of
         self.taken: set[tuple[str, int]] = set()
         self.seen = self.collected.seen
         self.home = home_of(function)
@@ -264,6 +274,10 @@ class _Search:
             names, missing = list(self.names), list(self.missing)
             for one in self.objects:
                 for name, read in names[one.tried :]:
+                    if name == "__dict__" and read and not _is_ours(type(one.thing)):
+                        classes = one.own if ("type", True) in self.names else ()
+                        for thing in (one.thing, *classes):
+                            self._whole(name, thing)
                     name = one.asked(name)
                     if name:
                         self._look_up(name, read, one)
@@ -274,7 +288,9 @@ class _Search:
         self._take_groups()
         self._take_states()
         self._refuse_states()
-        self.collected.names = {name for name, _ in self.names}
+        asked = self.collected.names = {name for name, read in self.names if read}
+        for name in sorted(asked & {*chain(*map(fields_of, self.arguments))}):
+            self.collected.refused.append((name, f"it reads {name} of an argument, a Tensor"))
         return self.collected
 
     def _take_own_names(self) -> None:
@@ -289,7 +305,7 @@ class _Search:
     def _take_states(self) -> None:
         """What functions of C refer to beside their attributes."""
         names = {name for name, _ in self.names}
-        if self.abstract and not names.isdisjoint(TESTS):
+        if self.abstract and (self.tests or MATCHED in names):
             self._take_called("isinstance", abc.get_cache_token)
         for one in self.objects:
             if issubclass(type(one.thing), SimpleNamespace):
@@ -297,8 +313,8 @@ class _Search:
         for name in sorted(names & kinds.settings.keys()):
             self._take_called(name, kinds.settings[name])
         for name, thing, _ in self.collected.moving:
-            methods = {"get_state"}, {"bit_generator", "state"}
-            if isinstance(thing, generators()) and any(words <= names for words in methods):
+            drawing = isinstance(thing, generators())
+            if any(words <= names for words in (STATES if drawing else LOOKS)):
                 self._take_called(name, partial(state_of, thing))
 
     def _take_fields(self, one: _Reached) -> None:
@@ -347,17 +363,20 @@ class _Search:
             return
         self.seen[id(value)] = value
         self.abstract = self.abstract or issubclass(kind, abc.ABCMeta)
+        self.tests = self.tests or value is isinstance or value is issubclass
         if value is sys.modules:  # names tried in all that they hold: hours in a large process
             self.collected.refused.append((name, "it reads sys.modules: all that is imported"))
             return
         if issubclass(kind, kinds.tensor):
-            self.wait(name, *(value.leaf.hooks.values() if value.leaf is not None else ()))
+            self._visit_tensor(name, value)
             return
         if issubclass(kind, kinds.module):
             self._visit_module(name, value)
             return
         self.wait(name, *_within(value))
-        if kind is FunctionType:
+        if issubclass(kind, NATIVE) or any(value is function for function in READERS):
+            self.collected.refused.append((name, f"it names {name}, which may read any memory"))
+        elif kind is FunctionType:
             self._read(value, weak)
         elif kind is type(CACHED):
             self._visit_cached(value)
@@ -378,8 +397,10 @@ class _Search:
             self._visit_weak(name, None, value)
         elif kind is ContextVar:
             self._take(Name(name, value, value.get(NOTHING)))
-        elif kind in (attrgetter, methodcaller):
-            words = chain.from_iterable(x.split(".") for x in _texts(value.__reduce__()))
+        elif kind in (attrgetter, methodcaller, MemberDescriptorType):
+            slot = kind is MemberDescriptorType
+            texts = [value.__name__] if slot else _texts(value.__reduce__())
+            words = chain.from_iterable(text.split(".") for text in texts)
             self.names |= dict.fromkeys((word, True) for word in words)
         elif moves(value) and not self._is_own(kind):
             self._take_moving(name, value)
@@ -393,6 +414,14 @@ class _Search:
         elif not issubclass(kind, (ModuleType, type, BuiltinFunctionType)) or self._is_own(value):
             self._visit_object(name, value, weak)
 
+    def _visit_tensor(self, name: str, value: Any) -> None:
+        """A Tensor's hooks, and the attributes that the user gave it."""
+        self.wait(name, *(value.leaf.hooks.values() if value.leaf is not None else ()))
+        if name == ARGUMENT:
+            self.arguments.append(value)
+        elif fields_of(value) or name != PARAMETER:
+            self._reach(value)
+
     def _visit_object(self, name: str, value: Any, weak: Any) -> None:
         kind = type(value)
         if issubclass(kind, kinds.optimizer):
@@ -400,6 +429,9 @@ class _Search:
         iterating = [base for base in kind.__mro__ if "__next__" in vars(base)]
         if moves(value) and not all(map(by_statement, iterating)):
             self._take_moving(name, value)
+        if issubclass(kind, EnumMeta):
+            self._visit_container(name, value._member_map_, None)
+            self._visit_container(name, value._value2member_map_, None)
         if kind is weakref.finalize:
             self._take(Name("alive", value, value.alive))
         self._reach(value, weak=weak)
@@ -464,14 +496,15 @@ class _Search:
                 self._reach(module, below=module is not value)
             for hooks in HOOKS:
                 self.wait(name, *vars(module)[hooks].values())
-        self.wait(name, *value.parameters())
+        self.wait(PARAMETER, *value.parameters())
 
     def _whole(self, name: str, value: Any) -> None:
         """An object of a library whose methods are called: all it holds."""
-        fields = fields_of(value)
+        fields = vars(value) if issubclass(type(value), type) else fields_of(value)
         if fields is not NO_FIELDS and id(fields) not in self.seen:
             self.seen[id(fields)] = fields
-            self._take_contents(name, fields)
+            # A class gives another view of its attributes each time.
+            self._take_contents(name, fields if type(fields) is dict else Fields(value))
             self.wait(name, *fields.values())
 
     def _read(self, function: FunctionType, weak: Any) -> None:
@@ -540,6 +573,9 @@ class _Search:
 
     def _take_context(self, value: Any) -> None:
         """What decimal numbers are rounded to belongs to the thread, how to warn to a module."""
+        errors = vars(sys.modules.get("numpy._core.umath", np)).get("_extobj_contextvar")
+        if value is np and errors is not None:
+            self.wait("errstate", errors)
         if value is warnings or value is warnings.warn:
             self._take(Name("filters", warnings, warnings.filters))
         decimal: Any = sys.modules.get("decimal")
@@ -596,7 +632,7 @@ class _Search:
                 groups, states = thing.param_groups, thing.state
                 for container in (groups, *groups, states, *states.values()):
                     self._take_contents("of an optimizer", container)
-        if not own and not issubclass(kind, kinds.module) and _is_ours(kind):
+        if not own and not issubclass(kind, (kinds.module, kinds.tensor)) and _is_ours(kind):
             hidden = None
         if own and not is_class and not issubclass(kind, kinds.module) and weak is None:
             self.collected.values.append(Name("type()", thing, kind))
@@ -610,8 +646,6 @@ class _Search:
         for owner in own:
             for name in sorted(vars(owner).keys() & self._implicit(owner, is_class)):
                 self._take_from_class(name, one)
-        if ("__dict__", True) in self.names and not _is_ours(kind):
-            self._whole("__dict__", thing)
 
     def _implicit(self, kind: type, is_class: bool) -> set[str]:
         """Methods of a class that nobody names where they are called."""
@@ -693,9 +727,10 @@ class _Search:
             holder = one.weak or thing
             self._take(Name(name, holder, getattr(thing, name, NOTHING)), read)
             return
-        if not hasattr(type(value), "__get__"):
-            holder = Fields(owner) if one.special else one.weak or thing
-            self._take(Name(name, holder, value), read)
+        if not one.special and not hasattr(type(value), "__get__"):
+            self._take(Name(name, one.weak or thing, value), read)
+            return
+        if not read and self._only_holds(value):
             return
         self.wait(name, value)
         self._take_method(name, owner, value, one)
@@ -782,7 +817,7 @@ def _within(value: Any) -> tuple[Any, ...]:
         return value.fget, value.fset
     if issubclass(type(value), cached_property):
         return (value.func,)
-    if type(value) is BuiltinFunctionType and not isinstance(value.__self__, ModuleType):
+    if type(value) in METHODS and not isinstance(value.__self__, ModuleType):
         return (value.__self__,)  # a method of an object of C
     # By functools.wraps, lru_cache and tc.compile; and by singledispatch.
     fields = fields_of(value)

@@ -9,6 +9,7 @@ import keyword
 import mmap
 import re
 import weakref
+from _ctypes import CFuncPtr
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from operator import is_
@@ -30,6 +31,8 @@ ATTRIBUTE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 POINTER: type = ctypes._Pointer
 CTYPES: tuple[type, ...] = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 RAW = (bytearray, memoryview, array.array, mmap.mmap, np.ndarray, np.void, POINTER, *CTYPES)
+NATIVE: tuple[type, ...] = (CFuncPtr, ctypes.CDLL)
+READERS = (ctypes.cast, ctypes.string_at, ctypes.wstring_at)
 MAPPINGS = (dict, MappingProxyType)
 
 
@@ -243,6 +246,8 @@ def items_of(container: Any) -> list[Any]:
         return [NOTHING]  # it is gone
     if issubclass(type(container), RAW):
         return bytes_of(container)
+    if type(container) is Fields:
+        container = container.now()
     if type(container) is Inside:
         return _referents(container.thing)
     if issubclass(type(container), MAPPINGS):

@@ -11,17 +11,29 @@ import linecache
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from operator import attrgetter, methodcaller
 from string import Formatter
-from types import CodeType, FrameType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)  # fmt: skip
 from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.core.bytecode import NAMING, instructions, loads_of, reads_of
 from tinygrad_cuda.core.errors import PACKAGE_FOLDER, CompileError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.core.volatile import DIRECTLY, DRAWING, HIDING, is_volatile, module_of
 from tinygrad_cuda.replay.generated_functions import function_from
-from tinygrad_cuda.replay.guards.bytecode import instructions, reads_of
 from tinygrad_cuda.replay.guards.discovery import (
     COLLECTED,
     LIBRARIES,
@@ -34,47 +46,10 @@ from tinygrad_cuda.replay.guards.discovery import (
 from tinygrad_cuda.replay.guards.states import UNKNOWN, state_of
 from tinygrad_cuda.replay.guards.values import NOTHING, RAW, Name, Names, functions_of
 
-NO_NAMES = frozenset[str]()
-_SYSTEM = frozenset({"fspath", "_path_normpath", "_path_splitroot", "getpid", "write", "close"})
-# Functions of C, by module, that give another value each time; of these modules all but some.
-MODULES = {
-    "time": frozenset({"sleep", "mktime", "strptime"}), "posix": _SYSTEM, "nt": _SYSTEM,
-    "_queue": NO_NAMES, "select": NO_NAMES, "_socket": NO_NAMES, "_locale": NO_NAMES,
-    "_decimal": NO_NAMES, "resource": NO_NAMES,
-}  # fmt: skip
-FUNCTIONS = frozenset({
-    ("io", "open"), ("_io", "open"), ("builtins", "open"), ("builtins", "input"),
-    ("_thread", "get_ident"), ("_thread", "get_native_id"), ("builtins", "dir"),
-    ("builtins", "eval"), ("builtins", "exec"), ("gc", "get_objects"), ("gc", "get_referrers"),
-    ("builtins", "__import__"), ("_signal", "getsignal"), ("numpy", "geterrobj"),
-    ("numpy._core._multiarray_umath", "_get_extobj_dict"),
-})  # fmt: skip
-# And those that libraries may call: what these give does not depend on it.
-DIRECTLY = frozenset({
-    ("sys", "_getframe"), ("sys", "getrecursionlimit"), ("sys", "getswitchinterval"),
-    ("sys", "getrefcount"), ("sys", "getallocatedblocks"), ("sys", "gettrace"),
-    ("sys", "getprofile"), ("gc", "isenabled"), ("gc", "get_count"), ("gc", "get_stats"),
-    ("gc", "get_threshold"), ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"),
-})  # fmt: skip
-# After these, code runs that the interpreter does not report here.
-HIDING = frozenset({
-    ("_thread", "start_new_thread"), ("_thread", "start_joinable_thread"), ("_thread", "acquire"),
-    ("sys", "setprofile"),
-})  # fmt: skip
-# Methods of C, by the module of the object's class; an empty set is all of them.
-METHODS = {
-    "_random": NO_NAMES, "random": NO_NAMES, "_queue": NO_NAMES, "_socket": NO_NAMES,
-    "numpy.random": NO_NAMES, "mmap": NO_NAMES, "sqlite3": NO_NAMES,
-    "_thread": frozenset({"locked", "_is_owned"}),
-    "_io": frozenset({"read", "read1", "readinto", "readline", "readlines", "readall", "peek",
-                      "getvalue", "tell"}),
-    "datetime": frozenset({"now", "today", "utcnow"}), "functools": frozenset({"cache_info"}),
-}  # fmt: skip
 # Of these packages, or of the interpreter, objects of C without referents never change.
 CONSTANT = frozenset({
     "builtins", "datetime", "decimal", "ml_dtypes", "numpy", "zoneinfo", "_struct", PACKAGE,
 })  # fmt: skip
-DRAWING = frozenset({"_random", "random", "numpy.random"})  # they write to what they are given
 IMPORTING = "<frozen importlib"
 HINT = "call it outside and pass what it gives as an argument"
 
@@ -102,6 +77,8 @@ class Watch:
         self.entered: set[CodeType] = set()  # libraries' too
         self.unseen = False  # whether code may have run that the interpreter does not report
         self.pending: list[tuple[FrameType, Any]] = []
+        self.hidden = {named.name: _hides(named) for named in names.values if _hides(named)}
+        self.hidden.update(dict.fromkeys((*NAMING, *FORMATS), 1))
         self.states = [(name, thing, state) for name, thing, state in names.moving]
         shared = getattr(np.random.mtrand, "_rand")  # noqa: B009
         self.states.append(("numpy.random", shared, state_of(shared)))
@@ -171,14 +148,18 @@ class Watch:
             if self._kind(frame) == "user":
                 self._looked_up(frame, name)
             return
-        if name in ("format", "format_map") and type(owner) is str:
+        if name in FORMATS and type(owner) is str:
             self._reached(_named_in(owner))
             return
-        module = _module_of(function, owner)
+        read = type(owner) is ContextVar or name in ("__reduce_ex__", "__getstate__")
+        if read and self._user_frame(frame)[0] is not None:
+            self.extra.objects[id(owner)] = owner
+            return
+        module = module_of(function, owner)
         self.unseen = self.unseen or (module, name) in HIDING
         hidden = id(owner) in self.names.seen and _is_opaque(type(owner))
         directly = (module, name) in DIRECTLY or name == "__subclasses__"
-        if not (hidden or directly or _refused(module, name, owner)):
+        if not (hidden or directly or is_volatile(module, name, owner)):
             return
         user, outermost = self._user_frame(frame)
         if user is None or (directly and outermost is not None and not _inspects(outermost)):
@@ -201,6 +182,10 @@ class Watch:
                 if code in self.names.refused_codes:
                     name, what = self.names.refused_codes[code]
                     self._refuse(_error(reads_of(code).sites.get(name), what, HINT))
+                for name, site, called in loads_of(code):
+                    if self.hidden.get(name, 0) > called:
+                        what = f"no trace sees what {name} reads, handed on or by a computed name"
+                        self._refuse(_error(site, what, HINT))
                 if code not in self.names.codes:
                     self._met(frame)
         elif kind == "library" and code.co_name == "import_module":
@@ -281,8 +266,8 @@ class Watch:
         self.extra.owned[named.key()] = named
 
     def _reached(self, names: set[str]) -> None:
-        """Names of attributes that are computed, except those that code has."""
-        self.extra.names.update((name, name) for name in names - self.names.names)
+        """Names of attributes that are computed."""
+        self.extra.names.update((name, name in self.names.names) for name in names)
 
     def narrowed(self, search: Callable[[set[CodeType]], Names]) -> None:
         """Leaves out of the names what only code reads that has not run.
@@ -328,6 +313,7 @@ def _of_module(name: str) -> bool:
     return name in sys.modules and name.partition(".")[0] != PACKAGE
 
 
+FORMATS = frozenset({"format", "format_map"})
 LOOKING = frozenset({"getattr", "hasattr", "vars", "globals"})
 
 
@@ -352,22 +338,21 @@ def _error(site: RawSite | None, what: str, hint: str) -> CompileError:
     )
 
 
-def _module_of(function: Any, owner: Any) -> str:
-    """The Python module of a function of C, or of the class that a method is of."""
-    if owner is None or type(owner) is ModuleType:
-        return str(function.__module__ or "")
-    kind = owner if isinstance(owner, type) else type(owner)
-    for base in kind.__mro__:
-        if function.__name__ in vars(base):
-            return str(base.__module__)
-    return str(kind.__module__)
-
-
-def _refused(module: str, name: str, owner: Any) -> bool:
-    if owner is None or type(owner) is ModuleType:
-        return (module, name) in FUNCTIONS or (module in MODULES and name not in MODULES[module])
-    methods = METHODS.get("numpy.random" if module.startswith("numpy.random") else module)
-    return methods is not None and (not methods or name in methods)
+def _hides(named: Name) -> int:
+    """Whether no trace sees a value called: 1 where C calls it, 2 ever."""
+    value = inner = named.value
+    if issubclass(type(value), partial):
+        inner = value.func
+    elif issubclass(type(value), defaultdict):
+        inner = value.default_factory
+    if type(inner) is BuiltinFunctionType:
+        name, owner = inner.__name__, inner.__self__
+        looking = name in (FORMATS if type(owner) is str else LOOKING)
+        hides = looking or is_volatile(module_of(inner, owner), name, owner)
+        return hides + (hides and inner is not value)
+    renamed = (inner is attrgetter or inner is methodcaller) and named.name not in NAMING
+    slot = type(inner) in (WrapperDescriptorType, MethodWrapperType)
+    return 2 * (renamed or (slot and inner.__name__ in NAMING))
 
 
 def _named_in(text: str) -> set[str]:
@@ -437,7 +422,11 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
 def _key_after(frame: FrameType) -> str | None:
     """The constant by which the result of a call is looked up at once."""
     steps = [s for s in instructions(frame.f_code) if s.offset > frame.f_lasti]
-    for step in steps[:3]:
-        if step.opname == "LOAD_CONST" and isinstance(step.argval, str):
-            return step.argval
-    return None
+    ends = {"BINARY_SUBSCR", "BINARY_OP"}
+    if steps[0].argval == "get":
+        steps, ends = steps[1:], {"PRECALL", "CALL"}
+    key, *rest = steps
+    if key.opname != "LOAD_CONST" or not isinstance(key.argval, str):
+        return None
+    after = rest[1] if "CALL" in ends and rest[0].opname.startswith("LOAD_") else rest[0]
+    return key.argval if after.opname in ends and after.argrepr in ("", "[]") else None
