@@ -286,6 +286,7 @@ __all__ = [
     "not_equal",
     "onnx",
     "optim",
+    "overrides",
     "orgqr",
     "pi",
     "pinverse",
@@ -306,6 +307,7 @@ __all__ = [
     "save",
     "selu",
     "selu_",
+    "serialization",
     "set_autocast_dtype",
     "set_default_tensor_type",
     "set_float32_matmul_precision",
@@ -388,9 +390,9 @@ globals().update(checked_names(globals(), __name__, __all__))
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
 _LATE_MODULES = (
-    "_dynamo", "_vmap_internals", "accelerator", "amp", "array_api", "compiler", "data",
+    "_C", "_dynamo", "_vmap_internals", "accelerator", "amp", "array_api", "compiler", "data",
     "distributed", "func", "fx", "hub", "jit", "multiprocessing", "nn", "onnx", "optim",
-    "profiler", "testing", "types", "utils", "version",
+    "overrides", "profiler", "serialization", "testing", "types", "utils", "version",
 )  # fmt: skip
 _LATE_NAMES = {
     "RawKernel": "kernels.raw",
@@ -440,7 +442,9 @@ if TYPE_CHECKING:
         nn,
         onnx,
         optim,
+        overrides,
         profiler,
+        serialization,
         testing,
         types,
         utils,

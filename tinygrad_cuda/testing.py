@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygrad_cuda.core.dtypes import as_dtype, finfo, iinfo, int64
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.complex_numbers import complex
 from tinygrad_cuda.tensors.creation import as_tensor
+from tinygrad_cuda.tensors.random import rand, randint
 from tinygrad_cuda.tensors.tensor import Tensor
 
-__all__ = ["assert_allclose", "assert_close"]
+__all__ = ["assert_allclose", "assert_close", "make_tensor"]
 
 Text = str | Callable[[str], str] | None
 # The dtype's name -> relative and absolute tolerance, PyTorch's.
@@ -197,6 +201,93 @@ def assert_allclose(
         *values, rtol=rtol, atol=atol, equal_nan=equal_nan, check_device=False, check_dtype=False,
         msg=msg or None,
     )  # fmt: skip
+
+
+def make_tensor(
+    *shape: Any, dtype: Any, device: Any, low: float | None = None, high: float | None = None,
+    requires_grad: bool = False, noncontiguous: bool = False, exclude_zero: bool = False,
+    memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    """A Tensor of random numbers: uniform of [low, high), by default what the dtype does well.
+
+    Args:
+        shape: sizes, or one sequence of them.
+        dtype: Boolean, integers of 0 (unsigned) or -9 to 9, floating and complex of -9 to 9 are the
+            defaults, as in PyTorch.
+        device: where it is.
+        low, high: bounds; those beyond the dtype's range are cut to it.
+        requires_grad: for floating and complex dtypes.
+        noncontiguous: its elements do not lie side by side, if there are two or more.
+        exclude_zero: zeros become the smallest number above.
+        memory_format: of the result.
+
+    Raises:
+        ArgumentError: low is not below high; integers with requires_grad; both layouts are asked.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = make_tensor(3, 4, dtype=tc.int32, device="cpu", low=2, high=5)
+        >>> bool(((x >= 2) & (x < 5)).all())
+        True
+    """
+    kind = as_dtype(dtype)
+    sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    lowest, highest = _bounds(kind, low, high)
+    if noncontiguous and memory_format is not None:
+        raise ArgumentError(
+            "make_tensor", "two layouts are asked for", expect="noncontiguous or memory_format",
+            actual=f"noncontiguous=True, memory_format={memory_format}",
+        )  # fmt: skip
+    if requires_grad and not (kind.is_floating_point or kind.is_complex):
+        raise ArgumentError(
+            "make_tensor", "only floating and complex Tensors have gradients",
+            expect="requires_grad=False", actual=kind.name,
+        )  # fmt: skip
+    if kind.is_complex:
+        parts = (_drawn(sizes, kind.to_real(), device, lowest, highest) for _ in range(2))
+        result = complex(*parts)
+    else:
+        result = _drawn(sizes, kind, device, lowest, highest)
+    if exclude_zero:
+        smallest = finfo(kind).tiny if kind.is_floating_point or kind.is_complex else 1
+        result = result.masked_fill(result == 0, smallest)
+    if noncontiguous and result.numel() > 1:
+        result = result.repeat_interleave(2, dim=-1)[..., ::2]
+    elif memory_format is not None:
+        result = result.clone(memory_format=memory_format)
+    return result.requires_grad_() if requires_grad else result
+
+
+def _bounds(dtype: Any, low: float | None, high: float | None) -> tuple[float, float]:
+    """The bounds of the numbers, within the dtype's."""
+    least: float
+    most: float
+    number = dtype.is_floating_point or dtype.is_complex
+    if dtype.name == "bool":
+        least, most, default = 0, 2, (0, 2)
+    elif number:
+        least, most, default = finfo(dtype).min, finfo(dtype).max, (-9, 9)
+    else:
+        least, most = iinfo(dtype).min, iinfo(dtype).max
+        default = (0, 10) if least == 0 else (-9, 10)
+    lowest = default[0] if low is None else low
+    highest = default[1] if high is None else high
+    if not lowest < highest:
+        raise ArgumentError(
+            "make_tensor", "low is not below high", expect="low < high",
+            actual=f"low={lowest}, high={highest}",
+        )  # fmt: skip
+    return max(lowest, least), min(highest, most if number else most + 1)
+
+
+def _drawn(sizes: Any, dtype: Any, device: Any, low: float, high: float) -> Tensor:
+    if dtype.is_floating_point:
+        drawn: Tensor = rand(sizes, dtype=dtype, device=device) * (high - low) + low
+        return drawn
+    whole = ceil(low), ceil(high)
+    kind = int64 if dtype.name == "bool" else dtype
+    numbers: Tensor = randint(*whole, sizes, dtype=kind, device=device).to(dtype)
+    return numbers
 
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error

@@ -83,6 +83,9 @@ class Context:
         self.materialize_grads = value
 
 
+FunctionCtx = Context  # PyTorch's name
+
+
 class Function:
     """Base of operations with their own derivative.
 

@@ -159,6 +159,9 @@ def _of_parts(
     return of_parts, parts
 
 
+GradcheckError = GradientError  # PyTorch's name for what a check raises
+
+
 class _Mismatch(NamedTuple):
     """A number that differs: ``sum(v * d output / d input * u)``.
 

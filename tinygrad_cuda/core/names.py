@@ -89,6 +89,16 @@ def also_named(package: str, modules: Mapping[str, ModuleType]) -> None:
         setattr(sys.modules[package], name, module)
 
 
+def also_importable(package: str, modules: Mapping[str, ModuleType]) -> None:
+    """Lets modules be imported under names of a package that its functions have.
+
+    Args:
+        package: that has the functions, such as ``tinygrad_cuda.nn.utils``.
+        modules: by name; afterwards ``from package.name import ...`` works.
+    """
+    sys.modules.update({f"{package}.{name}": module for name, module in modules.items()})
+
+
 def public(names: dict[str, Any]) -> list[str]:
     """The functions that a module without ``__all__`` offers, of what stands in it."""
     return [name for name, value in names.items() if callable(value) and name.islower()]

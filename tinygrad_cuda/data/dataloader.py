@@ -14,6 +14,7 @@ from tinygrad_cuda.data.dataset import IterableDataset, collate
 from tinygrad_cuda.data.prefetch import prefetched
 from tinygrad_cuda.data.sampler import BatchSampler, RandomSampler, SequentialSampler, Shuffler
 from tinygrad_cuda.data.workers import Recipe, Workers
+from tinygrad_cuda.data.workers import get_worker_info as get_worker_info
 from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.random import Generator
 
@@ -328,6 +329,25 @@ def default_collate(samples: Sequence[Any]) -> Any:
         ((2, 2), [1, 0])
     """
     return to_tensors(collate(samples))
+
+
+def default_convert(data: Any) -> Any:
+    """Turns the arrays in nested values into Tensors on the default device; adds no axis.
+
+    Texts and Python numbers stay what they are, tuples become lists, as in PyTorch.
+
+    Example:
+        >>> default_convert((np.array([1, 2]), 3, "a"))[1:]
+        [3, 'a']
+    """
+    if isinstance(data, Mapping):
+        return {key: default_convert(value) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*map(default_convert, data))
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        return [default_convert(value) for value in data]
+    texts = isinstance(data, np.ndarray | np.generic) and data.dtype.kind in "SUO"
+    return data if texts else to_tensors(data)
 
 
 def to_tensors(batch: Any) -> Any:

@@ -91,6 +91,51 @@ class TensorDataset(Dataset[Any]):
         return [tensor[indices] for tensor in self.tensors]
 
 
+class StackDataset(Dataset[Any]):
+    """Data sets of equal length side by side; a sample has one of each.
+
+    Args:
+        args: data sets, for samples that are tuples.
+        kwargs: or by names, for samples that are dicts.
+
+    Raises:
+        ArgumentError: none is given, or both kinds are.
+        ShapeError: their lengths differ.
+
+    Example:
+        >>> data = StackDataset(image=[1, 2], label=["a", "b"])
+        >>> len(data), data[1]
+        (2, {'image': 2, 'label': 'b'})
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if bool(args) == bool(kwargs):
+            raise ArgumentError(
+                "StackDataset", "data sets are given by position or by name",
+                expect="at least one, all in one way",
+                actual=f"{len(args)} by position, {len(kwargs)} by name",
+            )  # fmt: skip
+        self.datasets: Any = args or kwargs
+        lengths = [len(part) for part in (args or kwargs.values())]
+        if len(set(lengths)) > 1:
+            raise ShapeError(
+                "StackDataset", "lengths differ", expect="data sets of one length",
+                actual=", ".join(map(str, lengths)),
+            )  # fmt: skip
+        self._length = lengths[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: part[index] for name, part in self.datasets.items()}
+        return tuple(part[index] for part in self.datasets)
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        return [self[index] for index in indices]
+
+    def __len__(self) -> int:
+        return self._length
+
+
 class Subset(Dataset[Any]):
     """The samples of another data set at given indices.
 

@@ -236,4 +236,4 @@ class ConvTranspose3d(_Transposed):
         return self._enlarge(F.conv_transpose3d, input, output_size)
 
 
-_ConvNd = _Conv  # PyTorch's name, which programs import
+_ConvNd, _ConvTransposeNd = _Conv, _Transposed  # PyTorch's names, which programs import

@@ -85,6 +85,9 @@ def _correct_fan(tensor: Tensor, mode: str) -> int:
     return fan_in if mode == "fan_in" else fan_out
 
 
+_calculate_correct_fan = _correct_fan  # PyTorch's name
+
+
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
     """Writes draws from U(a, b)."""
     with gradient_mode(False):
@@ -315,6 +318,11 @@ sparse = _old(sparse_)
 def _given(array: Any, like: Tensor) -> Tensor:
     """An array with the dtype and on the device of a Tensor."""
     return creation.tensor(array, dtype=like.dtype, device=like.device)
+
+
+# PyTorch's names of what writes without a gradient, which these functions do anyway.
+_no_grad_uniform_, _no_grad_normal_, _no_grad_trunc_normal_ = uniform_, normal_, trunc_normal_
+_no_grad_fill_, _no_grad_zero_ = constant_, zeros_
 
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error

@@ -80,6 +80,10 @@ class Linear(Module):
         )
 
 
+class NonDynamicallyQuantizableLinear(Linear):
+    """`Linear`, under the name of the class that PyTorch's `MultiheadAttention` ends in."""
+
+
 class Bilinear(Module):
     """``y[o] = x1 W[o] x2 + b[o]``.
 

@@ -17,6 +17,17 @@ from tinygrad_cuda.tensors.shaping import cat, stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
+def invert_permutation(permutation: Tensor | None) -> Tensor | None:
+    """The order that undoes one; None of None.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> invert_permutation(tc.tensor([2, 0, 1], device="cpu")).tolist()
+        [1, 2, 0]
+    """
+    return None if permutation is None else permutation.argsort()
+
+
 class PackedSequence(NamedTuple):
     """Sequences without padding: the first elements of all, then the second of those that have one.
 

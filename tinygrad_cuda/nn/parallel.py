@@ -7,20 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.core.names import also_named, missing_from
+from tinygrad_cuda.core.names import also_importable, also_named, missing_from
+from tinygrad_cuda.nn import replicas
 from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.nn.replicas import gather, one_device, parallel_apply, replicate, scatter
 
-__all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
-
-
-def _one_device(op: str, device_ids: Any) -> None:
-    """A list of several devices is refused, since all but one would be idle."""
-    if device_ids is not None and len(device_ids) > 1:
-        raise ArgumentError(
-            op, "a module computes on one device", expect="one device", actual=str(device_ids),
-            hint="leave device_ids out",
-        )  # fmt: skip
+__all__ = [
+    "DataParallel", "DistributedDataParallel", "data_parallel", "gather", "parallel_apply",
+    "replicate", "scatter",
+]  # fmt: skip
 
 
 class DataParallel(Module):
@@ -44,7 +39,7 @@ class DataParallel(Module):
         self, module: Module, device_ids: Any = None, output_device: Any = None, dim: int = 0
     ) -> None:
         super().__init__()
-        _one_device("DataParallel", device_ids)
+        one_device("DataParallel", device_ids)
         self.dim = dim
         self.module = module
 
@@ -66,7 +61,7 @@ class DistributedDataParallel(Module):
 
     def __init__(self, module: Module, device_ids: Any = None, **options: Any) -> None:
         super().__init__()
-        _one_device("DistributedDataParallel", device_ids)
+        one_device("DistributedDataParallel", device_ids)
         self.module = module
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -83,12 +78,16 @@ def data_parallel(
     module_kwargs: Any = None,
 ) -> Any:  # fmt: skip
     """One call of a module, as by `DataParallel`."""
-    _one_device("data_parallel", device_ids)
+    one_device("data_parallel", device_ids)
     return module(*(inputs if isinstance(inputs, tuple) else (inputs,)), **(module_kwargs or {}))
 
 
-# PyTorch has the class in a module of its own.
-also_named(__name__, {"distributed": sys.modules[__name__]})
+# PyTorch has these in modules of their own, most with the name of a function.
+_here = sys.modules[__name__]
+also_named(__name__, {"distributed": _here, "scatter_gather": replicas})
+also_importable(
+    __name__, {"data_parallel": _here, "replicate": replicas, "parallel_apply": replicas}
+)
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

@@ -168,19 +168,23 @@ class _Adaptive(Module):
         return f"output_size={self.output_size}"
 
 
-class AdaptiveAvgPool1d(_Adaptive):
+class _AdaptiveAvgPoolNd(_Adaptive):
+    """Means, of any number of axes."""
+
+
+class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
     """`adaptive_avg_pool1d`: means of `output_size` windows."""
 
     _function = staticmethod(F.adaptive_avg_pool1d)
 
 
-class AdaptiveAvgPool2d(_Adaptive):
+class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
     """`adaptive_avg_pool2d`: means of `output_size` windows along each axis."""
 
     _function = staticmethod(F.adaptive_avg_pool2d)
 
 
-class AdaptiveAvgPool3d(_Adaptive):
+class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
     """`adaptive_avg_pool3d`: means of `output_size` windows along each axis."""
 
     _function = staticmethod(F.adaptive_avg_pool3d)
@@ -307,3 +311,8 @@ class FractionalMaxPool3d(FractionalMaxPool2d):
 
 
 _MaxPoolNd = _MaxPool  # PyTorch's name, which programs import
+
+
+# PyTorch's names of the classes that others are made from.
+_AvgPoolNd, _LPPoolNd = AvgPool1d, LPPool1d
+_AdaptiveMaxPoolNd, _MaxUnpoolNd = AdaptiveMaxPool1d, MaxUnpool1d

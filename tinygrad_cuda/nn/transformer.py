@@ -271,3 +271,7 @@ class Transformer(Module):
     ) -> Tensor:  # fmt: skip
         """A mask (sz, sz) with -inf above the diagonal and 0 elsewhere."""
         return triu(full((sz, sz), -float("inf"), device=device, dtype=dtype), 1)
+
+
+_get_clones, _get_activation_fn = _copies, _activation  # PyTorch's names
+_generate_square_subsequent_mask = Transformer.generate_square_subsequent_mask

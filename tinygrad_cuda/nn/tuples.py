@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
+from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.core.shapes import is_several
 
 
@@ -39,3 +40,16 @@ def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: 
     named = {name.removeprefix(prefix): value for name, value in state_dict.items()}
     state_dict.clear()
     state_dict.update(named)
+
+
+def _list_with_default(out_size: Any, defaults: Sequence[int]) -> Any:
+    """Sizes, of which those that are None are the last of some others."""
+    if isinstance(out_size, int | float):
+        return out_size
+    if len(defaults) <= len(out_size):
+        raise ShapeError(
+            "output_size", "more sizes than axes", expect=f"fewer than {len(defaults)}",
+            actual=str(len(out_size)),
+        )  # fmt: skip
+    rest = defaults[-len(out_size) :]
+    return [given if given is not None else size for given, size in zip(out_size, rest)]

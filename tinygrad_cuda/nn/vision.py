@@ -180,10 +180,14 @@ class ConstantPad3d(ConstantPad1d):
     rank = 3
 
 
-class ZeroPad1d(_Pad):
+class ZeroPad1d(ConstantPad1d):
     """`pad` of the last axis with zeros."""
 
-    rank, mode = 1, "constant"
+    def __init__(self, padding: Any) -> None:
+        super().__init__(padding, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
 
 
 class ZeroPad2d(ZeroPad1d):
@@ -250,3 +254,8 @@ class CircularPad3d(CircularPad1d):
     """`pad` of the last three axes with elements from the other end."""
 
     rank = 3
+
+
+# PyTorch's names of the classes that others are made from.
+_ConstantPadNd, _ReflectionPadNd = ConstantPad1d, ReflectionPad1d
+_ReplicationPadNd, _CircularPadNd = ReplicationPad1d, CircularPad1d

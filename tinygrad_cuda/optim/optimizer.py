@@ -71,6 +71,9 @@ class Scalars:
         return node
 
 
+ParamsT = Iterable[Any]  # PyTorch's name: parameters, groups of them, or pairs with names
+
+
 class _Required:
     """The default of an option without one, as programs with optimizers of their own write it."""
 

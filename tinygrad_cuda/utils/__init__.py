@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tinygrad_cuda.core.names import missing_from
 
 __all__ = [
-    "_pytree", "benchmark", "checkpoint", "data", "dlpack", "hooks", "metrics", "model_zoo",
-    "tensorboard", "training",
+    "_pytree", "benchmark", "checkpoint", "cpp_extension", "data", "dlpack", "hooks", "metrics",
+    "model_zoo", "tensorboard", "training",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         _pytree,
         benchmark,
         checkpoint,
+        cpp_extension,
         data,
         dlpack,
         hooks,

@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any
 
@@ -19,10 +19,11 @@ import numpy as np
 
 from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
-from tinygrad_cuda.core.errors import DataError
+from tinygrad_cuda.core.errors import ArgumentError, DataError
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.tensors.base import Size
 
+_safe: dict[tuple[str, str], Any] = {}  # by module and name, what any file may name
 NAMESPACES = {"argparse": argparse.Namespace, "types": types.SimpleNamespace}
 
 
@@ -86,7 +87,7 @@ def decoded(
     if kind == "namespace":
         return NAMESPACES[rest](**decode(value["values"]))
     if kind in ("object", "name"):
-        if not trusted:
+        if not trusted and tuple(rest) not in _safe:
             raise DataError(
                 "load", f"the file needs {'.'.join(rest)}, a part of a program",
                 expect="Tensors and plain values", actual=f"a {kind} of {rest[0]}",
@@ -95,6 +96,63 @@ def decoded(
             )  # fmt: skip
         return _named(rest) if kind == "name" else _rebuilt(rest, decode(value["values"]))
     raise KeyError(kind)
+
+
+def add_safe_globals(safe_globals: Iterable[Any]) -> None:
+    """Lets `load` rebuild objects of some classes without ``weights_only=False``.
+
+    A file of `save` names them; of torch.save's files no class of a program is read at all.
+
+    Args:
+        safe_globals: classes and functions that a program has at the top of a Python module.
+
+    Raises:
+        ArgumentError: one of them is no class and no function.
+
+    Example:
+        >>> import dataclasses, io
+        >>> import tinygrad_cuda as tc
+        >>> with tc.serialization.safe_globals([tc.nn.Linear]):
+        ...     tc.serialization.get_safe_globals()
+        [<class 'tinygrad_cuda.nn.linear.Linear'>]
+    """
+    for value in safe_globals:
+        if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+            raise ArgumentError(
+                "add_safe_globals", "a value is no class and no function",
+                expect="a list of classes and functions", actual=type(value).__name__,
+            )  # fmt: skip
+        module, name = _name_of(value)
+        _safe[module, name] = value
+
+
+def get_safe_globals() -> list[Any]:
+    """The classes and functions that `add_safe_globals` was given."""
+    return list(_safe.values())
+
+
+def clear_safe_globals() -> None:
+    """Takes back all that `add_safe_globals` was given."""
+    _safe.clear()
+
+
+class safe_globals:
+    """A block in which `load` may rebuild objects of some classes; see `add_safe_globals`.
+
+    Args:
+        safe_globals: classes and functions.
+    """
+
+    def __init__(self, safe_globals: Iterable[Any]) -> None:
+        self.safe_globals = list(safe_globals)
+
+    def __enter__(self) -> None:
+        self._before = dict(_safe)
+        add_safe_globals(self.safe_globals)
+
+    def __exit__(self, *error: object) -> None:
+        _safe.clear()
+        _safe.update(self._before)
 
 
 def _rebuilt(name: list[str], values: dict[str, Any]) -> Any:
@@ -118,6 +176,8 @@ def _name_of(value: Any) -> list[str]:
 def _named(name: list[str]) -> Any:
     """The class or function of that name, or None."""
     module, path = name
+    if (module, path) in _safe:
+        return _safe[module, path]
     try:
         value: Any = sys.modules.get(module) or importlib.import_module(module)
         for step in path.split("."):

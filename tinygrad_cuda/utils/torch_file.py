@@ -7,9 +7,11 @@ allocated, and once to build. Tensors on one storage share a cell where views ca
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import Enum
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple, NoReturn
@@ -19,7 +21,7 @@ import numpy as np
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
-from tinygrad_cuda.core.errors import DataError
+from tinygrad_cuda.core.errors import ArgumentError, DataError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.base import Size
@@ -36,6 +38,52 @@ _STORAGES = {
     "Char": "int8", "Byte": "uint8", "Short": "int16", "Int": "int32", "Long": "int64",
     "Bool": "bool", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
 }  # fmt: skip
+
+
+class LoadEndianness(Enum):
+    """The order of bytes in a file of torch.save that does not say it: from before 2.1."""
+
+    NATIVE = 1
+    LITTLE = 2
+    BIG = 3
+
+
+_default: list[LoadEndianness | None] = [None]
+
+
+def get_default_load_endianness() -> LoadEndianness | None:
+    """What `set_default_load_endianness` was given; None is the order of this machine."""
+    return _default[0]
+
+
+def set_default_load_endianness(endianness: LoadEndianness | None) -> None:
+    """Says the order of bytes in files of torch.save that do not say it.
+
+    Args:
+        endianness: None is the order of this machine.
+
+    Raises:
+        ArgumentError: it is none of these.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.serialization.set_default_load_endianness(None)
+        >>> tc.serialization.get_default_load_endianness() is None
+        True
+    """
+    if endianness is not None and not isinstance(endianness, LoadEndianness):
+        raise ArgumentError(
+            "set_default_load_endianness", "no order of bytes",
+            expect="a LoadEndianness or None", actual=repr(endianness),
+        )  # fmt: skip
+    _default[0] = endianness
+
+
+def _order_of_old_files() -> bytes:
+    """The order of bytes where a file does not say it."""
+    if _default[0] in (None, LoadEndianness.NATIVE):
+        return sys.byteorder.encode()
+    return b"big" if _default[0] is LoadEndianness.BIG else b"little"
 
 
 class Storage(NamedTuple):
@@ -124,7 +172,7 @@ class _Archive:
         for name in self.zip.namelist():
             if not name.startswith(f"{self.folder}data/"):
                 self.record(name.removeprefix(self.folder))  # each has the name that it should
-        order = self.record("byteorder") if self.has("byteorder") else b"little"
+        order = self.record("byteorder") if self.has("byteorder") else _order_of_old_files()
         if order not in (b"little", b"big"):
             self.damaged(ValueError(f"byte order {order[:20]!r}"))
         self.order = "<" if order == b"little" else ">"

@@ -136,6 +136,36 @@ from tinygrad_cuda.nn.functional.pooling import (
     max_pool3d,
     max_pool3d_with_indices,
 )
+from tinygrad_cuda.nn.functional.private import (
+    GRID_SAMPLE_INTERPOLATION_MODES as GRID_SAMPLE_INTERPOLATION_MODES,
+)
+from tinygrad_cuda.nn.functional.private import (
+    GRID_SAMPLE_PADDING_MODES as GRID_SAMPLE_PADDING_MODES,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _canonical_mask as _canonical_mask,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _get_softmax_dim as _get_softmax_dim,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _in_projection as _in_projection,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _in_projection_packed as _in_projection_packed,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _mha_shape_check as _mha_shape_check,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _none_or_dtype as _none_or_dtype,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _verify_batch_size as _verify_batch_size,
+)
+from tinygrad_cuda.nn.functional.private import (
+    _verify_spatial_size as _verify_spatial_size,
+)
 from tinygrad_cuda.nn.functional.sampling import (
     affine_grid,
     grid_sample,
@@ -151,6 +181,21 @@ from tinygrad_cuda.nn.functional.vision import (
     upsample,
     upsample_bilinear,
     upsample_nearest,
+)
+from tinygrad_cuda.nn.tuples import (
+    _list_with_default as _list_with_default,
+)
+from tinygrad_cuda.nn.tuples import (
+    _pair as _pair,
+)
+from tinygrad_cuda.nn.tuples import (
+    _quadruple as _quadruple,
+)
+from tinygrad_cuda.nn.tuples import (
+    _single as _single,
+)
+from tinygrad_cuda.nn.tuples import (
+    _triple as _triple,
 )
 from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.indexing.selecting import (

@@ -22,17 +22,60 @@ def _fused(op: str, layer: Any, norm: Any, axis: int) -> Any:
             op, "the norm has no running values", expect="track_running_stats=True", actual="None"
         )
     fused = copy.deepcopy(layer)
-    with gradient_mode(False):
-        factor = (norm.running_var + norm.eps).rsqrt()
-        factor = factor if norm.weight is None else factor * norm.weight
-        shape = [1] * layer.weight.ndim
-        shape[axis] = -1
-        old = 0.0 if layer.bias is None else layer.bias
-        shift = (old - norm.running_mean) * factor
-        shift = shift if norm.bias is None else shift + norm.bias
-        fused.weight = Parameter(layer.weight * factor.reshape(shape), layer.weight.requires_grad)
-        fused.bias = Parameter(shift, layer.weight.requires_grad)
+    fused.weight, fused.bias = _weights(
+        layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight,
+        norm.bias, axis,
+    )  # fmt: skip
     return fused
+
+
+def _weights(
+    weight: Any, bias: Any, mean: Any, var: Any, eps: float, scale: Any, shift: Any, axis: int
+) -> tuple[Parameter, Parameter]:
+    with gradient_mode(False):
+        factor = (var + eps).rsqrt()
+        factor = factor if scale is None else factor * scale
+        shape = [1] * weight.ndim
+        shape[axis] = -1
+        moved = ((0.0 if bias is None else bias) - mean) * factor
+        moved = moved if shift is None else moved + shift
+        fused = Parameter(weight * factor.reshape(shape), weight.requires_grad)
+        return fused, Parameter(moved, bias is not None and bias.requires_grad)
+
+
+def fuse_conv_bn_weights(
+    conv_w: Any, conv_b: Any, bn_rm: Any, bn_rv: Any, bn_eps: float, bn_w: Any, bn_b: Any,
+    transpose: bool = False,
+) -> tuple[Parameter, Parameter]:  # fmt: skip
+    """The weight and bias of a convolution that does what the batch norm after it does.
+
+    Args:
+        conv_w, conv_b: the convolution's weight, and its bias or None.
+        bn_rm, bn_rv, bn_eps: the norm's running mean and variance, and what it adds to that.
+        bn_w, bn_b: the norm's weight and bias; None for none.
+        transpose: the convolution is a transposed one.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> one = tc.ones(1, device="cpu")
+        >>> w, b = fuse_conv_bn_weights(one.reshape(1, 1, 1), None, one, one, 0.0, 2 * one, None)
+        >>> w.item(), b.item()
+        (2.0, -2.0)
+    """
+    axis = 1 if transpose else 0
+    return _weights(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, axis)
+
+
+def fuse_linear_bn_weights(
+    linear_w: Any, linear_b: Any, bn_rm: Any, bn_rv: Any, bn_eps: float, bn_w: Any, bn_b: Any
+) -> tuple[Parameter, Parameter]:
+    """The weight and bias of a linear layer that does what the batch norm after it does.
+
+    Args:
+        linear_w, linear_b: the layer's weight, and its bias or None.
+        bn_rm, bn_rv, bn_eps, bn_w, bn_b: see `fuse_conv_bn_weights`.
+    """
+    return _weights(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, 0)
 
 
 def fuse_conv_bn_eval(conv: Module, bn: Module, transpose: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from tinygrad_cuda.nn.packed import (
     PackedSequence,
+    invert_permutation,
     pack_padded_sequence,
     pack_sequence,
     pad_packed_sequence,
@@ -11,6 +12,6 @@ from tinygrad_cuda.nn.packed import (
 )
 
 __all__ = [
-    "PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence",
-    "pad_sequence", "unpack_sequence", "unpad_sequence",
+    "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence",
+    "pad_packed_sequence", "pad_sequence", "unpack_sequence", "unpad_sequence",
 ]  # fmt: skip
