@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.bytecode import BY_TEXT, MATCHED, codes, only_written, reads_of
+from tinygrad_cuda.replay.guards.bytecode import BY_TEXT, MATCHED, codes, only_written, reads_of
 from tinygrad_cuda.replay.guards.kinds import kinds
 from tinygrad_cuda.replay.guards.states import generators, moves, state_of
 from tinygrad_cuda.replay.guards.values import (

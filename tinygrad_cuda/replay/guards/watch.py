@@ -29,11 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.bytecode import NAMING, instructions, loads_of, reads_of
 from tinygrad_cuda.core.errors import PACKAGE_FOLDER, CompileError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
-from tinygrad_cuda.core.volatile import DIRECTLY, DRAWING, HIDING, is_volatile, module_of
 from tinygrad_cuda.replay.generated_functions import function_from
+from tinygrad_cuda.replay.guards.bytecode import NAMING, instructions, loads_of, reads_of
 from tinygrad_cuda.replay.guards.discovery import (
     COLLECTED,
     LIBRARIES,
@@ -45,6 +44,7 @@ from tinygrad_cuda.replay.guards.discovery import (
 )
 from tinygrad_cuda.replay.guards.states import UNKNOWN, state_of
 from tinygrad_cuda.replay.guards.values import NOTHING, RAW, Name, Names, functions_of
+from tinygrad_cuda.replay.guards.volatile import DIRECTLY, DRAWING, HIDING, is_volatile, module_of
 
 # Of these packages, or of the interpreter, objects of C without referents never change.
 CONSTANT = frozenset({
