@@ -48,6 +48,7 @@ from tinygrad_cuda.tensors.views import (
     moves,
     put_through,
     seen_through,
+    shared_through,
 )
 
 if TYPE_CHECKING:
@@ -451,11 +452,12 @@ class TensorBase:
             force: of a Tensor that requires grad too, without its history.
 
         Raises:
-            GradientError: the Tensor requires grad, and `force` is not given.
+            GradientError: the Tensor requires grad, gradients are on, and `force` is not given.
         """
-        if self.requires_grad and force:
+        requires_grad = self.requires_grad
+        if requires_grad and (force or not mode.now.gradients):
             return self.with_chain(self.chain_without_history()).exported()
-        if self.requires_grad:
+        if requires_grad:
             raise GradientError(
                 "numpy",
                 "the tensor requires grad",
@@ -522,15 +524,9 @@ class TensorBase:
             # A number: `x[i, j].item()` is called in loops.
             check_errors(base.device)
             return np.asarray(array[chain[0][1]["starts"]])
-        array = self._seen(array)
+        array = seen_through(chain, array)
         array.flags.writeable = False
         check_errors(base.device)
-        return array
-
-    def _seen(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """An array of the cell's shape through the chain, as NumPy's views."""
-        array = seen_through(self.chain, array)
-        assert array.shape == self.node.shape
         return array
 
     def exported(self) -> np.ndarray[Any, Any]:
@@ -539,7 +535,7 @@ class TensorBase:
             capture.refuse(self.node)
         if self.device.kind == "cpu":
             check_errors(self.device)
-            return self._seen(exported(self.cell))
+            return shared_through(self.chain, exported(self.cell))
         array = self.array()
         return array if array.flags.writeable else array.copy()
 

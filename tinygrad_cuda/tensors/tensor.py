@@ -54,7 +54,7 @@ from tinygrad_cuda.tensors.methods import (
     WritingMethods,
 )
 from tinygrad_cuda.tensors.promotion import to_dtype
-from tinygrad_cuda.tensors.views import first_position, moves
+from tinygrad_cuda.tensors.views import first_position, moves, shared_through
 
 
 def _reflected(function: Callable[..., Any]) -> Any:
@@ -182,7 +182,8 @@ class Tensor(
         `from_dlpack` share it. Other values have an address only while a computation runs.
         """
         if isinstance(self.cell, SharedCell):
-            address: int = self._seen(self.cell.memory).__array_interface__["data"][0]
+            view = shared_through(self.chain, self.cell.memory)
+            address: int = view.__array_interface__["data"][0]
             return address
         return id(self.cell) + self.storage_offset() * self.element_size()
 
@@ -442,10 +443,10 @@ class Tensor(
 
     def retain_grad(self) -> None:
         """Keeps the gradient of a Tensor that is not a leaf in its ``.grad``."""
-        if self.leaf is not None or self._retained is not None:
-            return
         if not self.requires_grad:
             raise _no_grad("retain_grad", self)
+        if self.leaf is not None or self._retained is not None:
+            return
         self._retained = Leaf()
         # Weak: the gradient of a Tensor that is gone is of no use to anybody.
         reference = weakref.ref(self._retained)

@@ -174,6 +174,42 @@ def seen_through(chain: tuple[Step, ...], array: Any) -> Any:
     return array
 
 
+def shared_through(chain: tuple[Step, ...], memory: Any) -> Any:
+    """What the chain shows of an array's memory: a write to one shows in the other.
+
+    It is read-only where strides cannot express it, such as a flattened tensor whose strides are
+    not those of its memory.
+    """
+    view = seen_through(chain, memory)
+    if not view.size or (view.flags.writeable and np.may_share_memory(view, memory)):
+        return view
+    parts = [number for number, (op, _) in enumerate(chain) if op is elementwise.complex_]
+    first = parts[-1] + 1 if parts else 0
+    base = seen_through(chain[:first], memory)
+    # A step that copies, such as the reshape of diagonal, copies the places in memory instead.
+    bytes_at = _offsets(base.shape, base.strides)
+    places = seen_through(chain[first:], bytes_at)
+    start = places.flat[0]
+    strides = tuple(
+        int(places.take(1, axis).flat[0] - start) if size > 1 else 0
+        for axis, size in enumerate(places.shape)
+    )
+    if not np.array_equal(start + _offsets(places.shape, strides), places):
+        view.flags.writeable = False
+        return view
+    corner = np.unravel_index(int(np.argmax(bytes_at == start)), base.shape)
+    at_start = base[tuple(slice(number, number + 1) for number in corner)]
+    return np.lib.stride_tricks.as_strided(at_start, places.shape, strides)
+
+
+def _offsets(shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Where each element lies, from the first one."""
+    offsets = np.zeros(shape, np.int64)
+    for axis, (size, stride) in enumerate(zip(shape, strides)):
+        offsets += (np.arange(size) * stride).reshape(-1, *[1] * (len(shape) - axis - 1))
+    return offsets
+
+
 def first_position(shape: tuple[int, ...], chain: tuple[Step, ...]) -> int:
     """Where in the memory of a base of this shape the view begins, in elements."""
     # One byte an element, which nothing reads or writes; more where the element changes.

@@ -52,6 +52,33 @@ def views(t: Any) -> list[Any]:
     return [x.tolist(), a.tolist()]
 
 
+def views_by_strides(t: Any) -> list[Any]:
+    """Views that a chain of NumPy's views would copy, or would not let write."""
+    seen = []
+    for view in (
+        lambda x: x.diagonal(), lambda x: x.diagonal(1, 0, 2), lambda x: x[1].diagonal()[1:],
+        lambda x: x.permute(2, 1, 0).diagonal(0, 0, 1), lambda x: x.narrow(1, 1, 2).diagonal(),
+        lambda x: x.unfold(2, 2, 2), lambda x: x.unfold(1, 2, 1),
+        lambda x: x[:, :1].expand(2, 3, 4),
+        lambda x: t.view_as_complex(x.view(2, 3, 2, 2)).real.diagonal(), lambda x: x[:0],
+    ):  # fmt: skip
+        x = t.arange(24.0).reshape(2, 3, 4).clone()
+        shown = view(x)
+        array = shown.numpy()
+        array[...] = 100
+        seen += [x.tolist(), shown.tolist(), array.shape]
+    return seen
+
+
+def without_gradients(t: Any) -> list[Any]:
+    w = t.ones(3, requires_grad=True)
+    with t.no_grad():
+        w.numpy()[1] = 5
+        seen = [w.tolist(), np.asarray(w).tolist()]
+    (w * w).sum().backward()
+    return [*seen, w.grad.tolist()]
+
+
 def gradients(t: Any) -> list[Any]:
     w = t.nn.Parameter(t.tensor([1.0, 2.0]))
     w.detach().numpy()[0] = 3
@@ -98,7 +125,17 @@ def training(t: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     "program",
-    [seen_both_ways, clones_keep_theirs, views, gradients, histories, temporaries, training],
+    [
+        seen_both_ways,
+        clones_keep_theirs,
+        views,
+        views_by_strides,
+        without_gradients,
+        gradients,
+        histories,
+        temporaries,
+        training,
+    ],
 )
 def test_programs_agree_with_torch(program: Callable[[Any], list[Any]]) -> None:
     torch = pytest.importorskip("torch")
