@@ -550,6 +550,24 @@ def test_forms_of_pytorch() -> None:
 
 
 @pytest.mark.usefixtures("device")
+def test_gradients_of_arguments_are_results() -> None:
+    """What a call returns may be what a leaf holds, too."""
+
+    def slopes(x: tc.Tensor, y: tc.Tensor) -> tuple[Any, Any]:
+        (x * y * y).sum().backward()
+        return x.grad, y.grad
+
+    compiled = tc.compile(slopes)
+    for number in range(4):
+        found = []
+        for function in (slopes, compiled):
+            x, y = (tc.full((2,), number + k, dtype=tc.float32) for k in (1.0, 2.0))
+            a, b = function(x.requires_grad_(), y.requires_grad_())
+            assert a is x.grad and b is y.grad
+            found.append([a.tolist(), b.tolist()])
+        assert found[0] == found[1]
+
+
 def test_a_module_that_compiles_itself() -> None:
     """In place: its calls are replayed, it stays a part of others and is copied."""
     calls: list[None] = []

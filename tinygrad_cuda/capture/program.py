@@ -158,7 +158,7 @@ class CapturedProgram:
         self.without_gradient: list[Any] = []
         self.gradients: list[GradientSlot] = []
         self.late: list[GradientSlot] = []
-        shown = Counter(output_specs.output_specs)
+        shown = Counter(output_specs.output_specs.keys())
         records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
         leaves: list[Any] = [record.leaf() for record in records]
         shown.update(leaf.grad.cell for leaf in leaves if leaf.grad is not None)
