@@ -346,24 +346,24 @@ __all__ = [
 # What writes its result to a Tensor if it is given one, at the top as in PyTorch, not as a method.
 _WITH_OUT = """
     abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr all amax amin aminmax
-    any arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh
-    baddbmm bernoulli bitwise_and bitwise_left_shift bitwise_not bitwise_or
-    bitwise_right_shift bitwise_xor bmm bucketize cat ceil cholesky cholesky_inverse
-    cholesky_solve clamp clamp_max clamp_min clip column_stack concat concatenate
-    conj_physical copysign cos cosh cross cummax cummin cumprod cumsum deg2rad diag diff
-    digamma div divide dot dstack eq erf erfc erfinv exp exp2 expm1 fix float_power floor
+    angle any arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin asin asinh atan
+    atan2 atanh baddbmm bernoulli bitwise_and bitwise_left_shift bitwise_not bitwise_or
+    bitwise_right_shift bitwise_xor bmm bucketize cat ceil chain_matmul cholesky
+    cholesky_inverse cholesky_solve clamp clamp_max clamp_min clip column_stack complex concat
+    concatenate conj_physical copysign cos cosh cross cummax cummin cumprod cumsum deg2rad diag
+    diff digamma div divide dot dstack eq erf erfc erfinv exp exp2 expm1 fix float_power floor
     floor_divide fmax fmin fmod frac frexp gather gcd ge geqrf ger greater greater_equal gt
     heaviside histc histogram hstack hypot i0 igamma igammac index_add index_copy index_reduce
     index_select inner inverse isin isneginf isposinf kron kthvalue lcm ldexp le lerp less
     less_equal lgamma log log10 log1p log2 log_softmax logaddexp logaddexp2 logcumsumexp
-    logical_and logical_not logical_or logical_xor logit logsumexp lt lu_solve lu_unpack
+    logical_and logical_not logical_or logical_xor logit logsumexp lt lu lu_solve lu_unpack
     masked_select matmul matrix_power max maximum mean median min minimum mm mode msort mul
-    multinomial multiply mv mvlgamma nan_to_num nanmean nanmedian nanquantile nansum
-    narrow_copy ne neg negative nextafter nonzero norm normal not_equal ormqr outer polygamma
-    pow prod quantile rad2deg reciprocal remainder renorm round row_stack rsqrt scatter
-    scatter_add scatter_reduce searchsorted sgn sigmoid sign signbit sin sinc sinh softmax
-    sort sqrt square stack std sub subtract sum svd take take_along_dim tan tanh tensordot
-    topk triangular_solve tril triu true_divide trunc var vdot vstack where xlogy
+    multinomial multiply mv mvlgamma nan_to_num nanmean nanmedian nanquantile nansum narrow_copy
+    ne neg negative nextafter nonzero norm normal not_equal ormqr outer polar polygamma pow prod
+    qr quantile rad2deg reciprocal remainder renorm round row_stack rsqrt scatter scatter_add
+    scatter_reduce searchsorted sgn sigmoid sign signbit sin sinc sinh softmax sort sqrt square
+    stack std sub subtract sum svd take take_along_dim tan tanh tensordot topk triangular_solve
+    tril triu true_divide trunc var vdot vstack where xlogy
 """
 _CREATING = """
     arange bartlett_window blackman_window empty empty_like eye full full_like hamming_window

@@ -30,6 +30,7 @@ from tinygrad_cuda.tensors.fourier import (
     rfftfreq,
     rfftn,
 )
+from tinygrad_cuda.tensors.keywords import takes_out
 
 __all__ = [
     "fft",
@@ -57,6 +58,10 @@ __all__ = [
 ]
 
 
+# As in torch.fft, all but the shifts take `out`.
+for _name in __all__:
+    if _name not in ("fftshift", "ifftshift"):
+        globals()[_name] = takes_out(globals()[_name])
 globals().update(checked_names(globals(), __name__, __all__))
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error

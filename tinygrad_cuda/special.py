@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensors.arguments import checked_names
+from tinygrad_cuda.tensors.keywords import takes_out
 from tinygrad_cuda.tensors.math import erf, exp2, expm1, log1p, round
 from tinygrad_cuda.tensors.reductions import log_softmax, logsumexp, softmax
 from tinygrad_cuda.tensors.special import (
@@ -118,6 +119,10 @@ __all__ = [
 ]
 
 
+# As in torch.special, all but these take `out`.
+for _name in __all__:
+    if _name not in ("log_softmax", "softmax"):
+        globals()[_name] = takes_out(globals()[_name])
 globals().update(checked_names(globals(), __name__, __all__))
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error

@@ -287,6 +287,11 @@ class finfo:
         # A power of ten, which the dtype itself holds rounded.
         self.resolution = float(f"{float(limits.resolution):.0e}")
 
+    def __repr__(self) -> str:
+        names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
+        numbers = ", ".join(f"{name}={getattr(self, name):.6g}" for name in names)
+        return f"finfo({numbers}, dtype={self.dtype})"
+
 
 class iinfo:
     """What an integer dtype can hold: bits, max, min.
@@ -312,6 +317,9 @@ class iinfo:
         self.bits = 8 * dtype.itemsize
         self.max = int(limits.max)
         self.min = int(limits.min)
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
 
 
 FLOAT_LIMITS: dict[str, tuple[float, float]] = {

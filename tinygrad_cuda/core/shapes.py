@@ -104,16 +104,13 @@ def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     if not is_several(axes):
         axes = (axes,)
-    if rank == 0:
-        for axis in axes:
-            normalize_axis(op, axis, 0)
-        return ()
     normalized = sorted(normalize_axis(op, axis, rank) for axis in axes)
     if len(set(normalized)) != len(normalized):
         raise ShapeError(
             op, "a dimension appears twice", expect="each dim once", actual=str(tuple(axes))
         )
-    return tuple(normalized)
+    # A number has one dimension as an argument, and none to reduce.
+    return tuple(normalized) if rank else ()
 
 
 @lru_cache(CAPACITY)

@@ -70,7 +70,14 @@ class Parameter(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         array = np.array(self.array())
-        return _rebuild, (type(self), array, self.dtype, str(self.device), self.requires_grad)
+        facts = (type(self), array, self.dtype, str(self.device), self.requires_grad)
+        return _rebuild, facts, self.__dict__ or None
+
+    def __copy__(self) -> Parameter:
+        """Another Parameter of the same memory."""
+        copy = type(self)(self.detach(), self.requires_grad)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"

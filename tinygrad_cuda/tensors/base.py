@@ -524,10 +524,10 @@ class TensorBase:
             # A number: `x[i, j].item()` is called in loops.
             check_errors(base.device)
             return np.asarray(array[chain[0][1]["starts"]])
-        array = seen_through(chain, array)
-        array.flags.writeable = False
+        view: np.ndarray[Any, Any] = seen_through(chain, array)
+        view.flags.writeable = False
         check_errors(base.device)
-        return array
+        return view
 
     def exported(self) -> np.ndarray[Any, Any]:
         """On cpu an array that shares memory with this Tensor, elsewhere a copy of its own."""
@@ -535,7 +535,8 @@ class TensorBase:
             capture.refuse(self.node)
         if self.device.kind == "cpu":
             check_errors(self.device)
-            return shared_through(self.chain, exported(self.cell))
+            shared: np.ndarray[Any, Any] = shared_through(self.chain, exported(self.cell))
+            return shared
         array = self.array()
         return array if array.flags.writeable else array.copy()
 
@@ -548,6 +549,23 @@ class Size(tuple[int, ...]):
     def numel(self) -> int:
         """The number of elements."""
         return prod(self)
+
+    # A part of a shape is a shape, too.
+
+    def __getitem__(self, key: Any) -> Any:
+        part = tuple.__getitem__(self, key)
+        return Size(part) if type(part) is tuple else part
+
+    def __add__(self, other: Any) -> Size:
+        return Size((*self, *other)) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> Size:
+        return Size((*other, *self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: Any) -> Size:
+        return Size(tuple.__mul__(self, times))
+
+    __rmul__ = __mul__
 
     def __repr__(self) -> str:
         return f"Size({list(self)})"

@@ -16,7 +16,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU, Device, as_device, chosen
 from tinygrad_cuda.core.dtypes import DType, as_dtype, signed_64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
-from tinygrad_cuda.core.shapes import Shape, as_shape, contiguous_strides
+from tinygrad_cuda.core.shapes import Shape, as_int, as_shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
@@ -585,7 +585,8 @@ def eye(
     requires_grad: bool = False,
 ) -> Tensor:
     """An n by m matrix with ones on the diagonal."""
-    columns = n if m is None else m
+    n = as_int("eye", n, "n")
+    columns = n if m is None else as_int("eye", m, "m")
     target = resolve_device(device)
     shape: Shape = (n, columns)
     row = common.arange.leaf((n,), dtypes.int64, target, start=0, step=1)

@@ -25,7 +25,7 @@ def written(op: str, result: Any, out: Any) -> Any:
     if not isinstance(result, TensorBase):
         for value, target in zip(result, out):
             written(op, value, target)
-        return out
+        return type(result)(*out) if hasattr(result, "_fields") else out
     if mode.now.gradients and (result.requires_grad or out.requires_grad):
         raise GradientError(
             op, "out= passes no gradient", expect="tensors without grad, or no_grad()",

@@ -222,7 +222,7 @@ _power = _binary(elementwise.pow, "pow", "", exact=True)
 LARGEST_POWER = 64  # whole exponents up to which a complex power is made of products
 
 
-def _is_complex(value: Any) -> bool:
+def is_complex(value: Any) -> bool:
     """Whether an operand, a Tensor, an array or a number, is complex."""
     if isinstance(value, TensorBase):
         return value.dtype.is_complex
@@ -235,7 +235,7 @@ def _complex_power(input: Any, exponent: Any) -> Tensor:
     A power of zero is 0, or 1 of the exponent 0; no gradient passes there.
     """
     if isinstance(input, TensorBase) and type(exponent) in (int, float):
-        if exponent == int(exponent) and -LARGEST_POWER <= exponent <= LARGEST_POWER:
+        if -LARGEST_POWER <= exponent <= LARGEST_POWER and exponent == int(exponent):
             return _whole_power(input, int(exponent))
         if exponent == 0.5:
             return sqrt(input)
@@ -273,14 +273,16 @@ def pow(input: Any, exponent: Any) -> Tensor:
     Raises:
         ArgumentError: integers to a negative number, or one that their dtype cannot hold.
     """
-    if isinstance(input, TensorBase) and type(exponent) is int and input.dtype.is_integer:
+    if isinstance(input, TensorBase) and type(exponent) is int and input.dtype.category < 2:
         if exponent < 0:
             raise ArgumentError(
                 "pow", "integers have no negative powers", expect="an exponent >= 0",
                 actual=str(exponent), hint="x.float() ** n",
             )  # fmt: skip
         number_of("pow", exponent, input.dtype)
-    if _is_complex(input) or _is_complex(exponent):
+    if type(exponent) is bool and isinstance(input, TensorBase) and input.dtype is dtypes.bool_:
+        return logical_or(input, not exponent)
+    if is_complex(input) or is_complex(exponent):
         return _complex_power(input, exponent)
     result = _power(input, exponent)
     if not isinstance(input, TensorBase):
@@ -413,7 +415,14 @@ def sign(input: Tensor) -> Tensor:
 bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
 reciprocal = _unary(elementwise.reciprocal, "reciprocal", "``1 / input``.", wide=True)
 exp = _unary(elementwise.exp, "exp", "e to the power of each element.", wide=True)
-exp2 = _unary(elementwise.exp2, "exp2", "2 to the power of each element.")
+_exp2 = _unary(elementwise.exp2, "exp2", "")
+
+
+def exp2(input: Tensor) -> Tensor:
+    """2 to the power of each element."""
+    return exp(mul(input, _math.log(2))) if is_complex(input) else _exp2(input)
+
+
 expm1 = _unary(elementwise.expm1, "expm1", "``exp(input) - 1``, accurate near 0.", wide=True)
 log = _unary(elementwise.log, "log", "Natural logarithm.", wide=True)
 log2 = _unary(elementwise.log2, "log2", "Logarithm to base 2.", wide=True)
@@ -465,7 +474,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
 @rounded_once
 def log10(input: Tensor) -> Tensor:
     """Logarithm to base 10."""
-    if _is_complex(input):  # a complex product with an infinite part has NaN
+    if is_complex(input):  # a complex product with an infinite part has NaN
         natural, factor = elementwise.log(input.node), 1 / _math.log(10.0)
         return wrap(elementwise.complex_(*(
             elementwise.mul(x, common.full_like(x, factor))

@@ -88,7 +88,7 @@ class FactMethods:
 
     def adjoint(self: Tensor) -> Tensor:  # type: ignore[misc]
         """The last two dimensions swapped, and conjugated."""
-        return self.transpose(-2, -1).conj()
+        return self.transpose(-2, -1).conj() if self.ndim else self.conj()
 
     def get_device(self: Tensor) -> int:  # type: ignore[misc]
         """The index of the device; -1 on cpu."""

@@ -16,6 +16,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.indexing.selecting import along_axis
+from tinygrad_cuda.tensors.math import lerp
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.reductions import require_float
 
@@ -138,6 +139,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ordered:
         same, along_axis(wide, len(wide) - 1, rows), common.full(-1, wide, rows, int64)
     )
     latest = movement.reshape(ops.max(position, axes=last_axis), shape=rows.shape)
+    latest = elementwise.maximum(latest, positions)  # NaN is equal to none, not to itself either
     return without(pair_of(input, rows, taken(latest, best), axis), axis, keepdim)
 
 
@@ -254,7 +256,7 @@ def _between(ordered: Node, position: Node, between: str) -> Node:
     weight = elementwise.sub(position, below)
     if between == "midpoint":
         weight = common.full_like(weight, 0.5)
-    return elementwise.add(low, elementwise.mul(elementwise.sub(high, low), weight))
+    return lerp(wrap(low), wrap(high), wrap(weight)).node  # from the nearer one: it is infinite
 
 
 def _quantile_shape(

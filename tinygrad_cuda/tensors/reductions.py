@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinygrad_cuda.core.dtypes import as_dtype, bool_, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
+from tinygrad_cuda.core.shapes import is_several, normalize_axes, normalize_axis
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, scan
@@ -127,7 +127,8 @@ def sum(
     """
     node = summed_in(input.node, dtype)
     axes = _axes("sum", node, dim, axis)
-    return wrap(finish(reduced(ops.sum, node, axes), axes, keepdim or keepdims))
+    row = ops.any if node.dtype is bool_ else ops.sum
+    return wrap(finish(reduced(row, node, axes), axes, keepdim or keepdims))
 
 
 @templated
@@ -170,7 +171,8 @@ def prod(
     """The product of the elements along `dim`, or of all; its gradient is exact at zeros."""
     node = summed_in(input.node, dtype)
     axes = _axes("prod", node, dim, axis)
-    return wrap(finish(reduced(ops.prod, node, axes), axes, keepdim or keepdims))
+    row = ops.all if node.dtype is bool_ else ops.prod
+    return wrap(finish(reduced(row, node, axes), axes, keepdim or keepdims))
 
 
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
@@ -192,8 +194,9 @@ def _as_bool(node: Node) -> Node:
 
 def _truth(name: str, row: Op, input: Tensor, dim: Any, axis: Any, keep: bool) -> Tensor:
     node = _as_bool(input.node)
-    axes = _axes(name, node, dim, axis)
-    result = finish(reduced(row, node, axes), axes, keep)
+    # As in PyTorch, no dimension here means none; in a sum it means all.
+    axes = () if is_several(dim) and not tuple(dim) else _axes(name, node, dim, axis)
+    result = finish(reduced(row, node, axes), axes, keep) if axes else another(node)
     # As in PyTorch, bytes give bytes.
     return wrap(to_dtype(result, uint8) if input.dtype is uint8 else result)
 
@@ -364,7 +367,8 @@ def _position(op: str, row: Op, input: Tensor, dim: int | None, keep: bool) -> T
     require_dtype(op, node, "real")
     axes = tuple(range(len(node.shape)))
     if dim is not None:
-        axes = (normalize_axis(op, dim, len(node.shape)),) if node.shape else ()
+        axis = normalize_axis(op, dim, len(node.shape))
+        axes = (axis,) if node.shape else ()
     if not axes:
         return wrap(common.full(0, (), node, int64))
     return wrap(finish(row(node, axes=axes), axes, keep))
@@ -666,7 +670,8 @@ def softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
         [0.5, 0.5]
     """
     node = require_float("softmax", cast(input.node, dtype))
-    axes = (normalize_axis("softmax", dim, len(node.shape)),) if node.shape else ()
+    axis = normalize_axis("softmax", dim, len(node.shape))
+    axes = (axis,) if node.shape else ()
     if not count_of(node.shape):
         return wrap(another(node))
     powers = elementwise.exp(_shifted(widened(node), axes)[0])
@@ -695,7 +700,8 @@ def masked_softmax(input: Tensor) -> Tensor:
 def log_softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
     r"""x - max x - log sum exp(x - max x) along `dim`: the log of `softmax`, without underflow."""
     node = require_float("log_softmax", cast(input.node, dtype))
-    axes = (normalize_axis("log_softmax", dim, len(node.shape)),) if node.shape else ()
+    axis = normalize_axis("log_softmax", dim, len(node.shape))
+    axes = (axis,) if node.shape else ()
     if not count_of(node.shape):
         return wrap(another(node))
     shifted = _shifted(widened(node), axes)[0]

@@ -191,6 +191,8 @@ def unique(
     require_real("unique", input)
     node = input.node
     array = input.array()
+    if node.dtype.is_half:
+        array = array.astype(np.float32)  # NumPy does not know where a bfloat16 nan stands
     axis = None if dim is None else normalize_axis("unique", dim, len(node.shape))
     _, first, inverse, counts = np.unique(
         array,

@@ -53,7 +53,7 @@ from tinygrad_cuda.tensors.layout import (
     lies_in,
     stored_in_format,
 )
-from tinygrad_cuda.tensors.promotion import to_dtype
+from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.views import first_position, moves
 
 if TYPE_CHECKING:
@@ -1205,13 +1205,16 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
             "combinations", "needs a vector", expect="1-d", actual=str(tuple(input.shape))
         )
     choose = combinations_with_replacement if with_replacement else _combinations
+    if not r:
+        return zeros(0, dtype=input.dtype, device=input.device)
     rows = np.array(list(choose(range(input.numel()), r)), np.int64).reshape(-1, r)
-    result: Tensor = input[rows] if r else zeros(0, dtype=input.dtype, device=input.device)
+    result: Tensor = input[rows]
     return result
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """The powers of each element as a row, the highest first unless `increasing`."""
+    x = x if x.dtype.category > 1 else x.long()
     count = x.shape[-1] if N is None else N
     ones = x.new_ones(*x.shape, 1)
     powers = [ones]
@@ -1372,7 +1375,10 @@ def fill_diagonal_(input: Tensor, fill_value: int | float, wrap: bool = False) -
     here = elementwise.eq(rows[0], rows[1])
     for other in rows[2:]:
         here = elementwise.logical_and(here, elementwise.eq(rows[0], other))
-    filled = common.full_like(node, number_of("fill_diagonal_", fill_value, node.dtype))
+    if isinstance(fill_value, TensorBase) and not fill_value.ndim:
+        filled = to_shape(to_dtype(detached(fill_value.node), node.dtype), node.shape)
+    else:
+        filled = common.full_like(node, number_of("fill_diagonal_", fill_value, node.dtype))
     input.write(elementwise.where(here, filled, node), "fill_diagonal_")
     return input
 

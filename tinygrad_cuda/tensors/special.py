@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math as _math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType, float64, int64, uint64
@@ -139,6 +139,8 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 @keeps_layout
 def _log_of_sum(name: str, input: Any, other: Any, base: float) -> Tensor:
     a, b = (wrap(node) for node in promote(name, input, other, floating=True))
+    if a.dtype.is_complex and base == _math.e:
+        return _complex_log_of_sum(a, b)
     largest = elementwise.maximum(a.node, b.node)
     # Equal infinities must not meet in a difference.
     same = elementwise.logical_and(
@@ -151,6 +153,14 @@ def _log_of_sum(name: str, input: Any, other: Any, base: float) -> Tensor:
     if base != _math.e:
         tail = elementwise.mul(tail, common.full_like(tail, 1 / _math.log(base)))
     return wrap(elementwise.where(same, largest, elementwise.add(largest, tail)))
+
+
+def _complex_log_of_sum(a: Tensor, b: Tensor) -> Tensor:
+    """By the exponential of the difference that has the smaller real part."""
+    first = elementwise.ge(elementwise.real(a.node), elementwise.real(b.node))
+    largest = elementwise.where(first, a.node, b.node)
+    gap = elementwise.sub(elementwise.where(first, b.node, a.node), largest)
+    return wrap(elementwise.add(largest, elementwise.log1p(elementwise.exp(gap))))
 
 
 @rounded_once
@@ -253,7 +263,14 @@ def frac(input: Tensor) -> Tensor:
     return math.sub(input, math.trunc(input))
 
 
-def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
+class Frexp(NamedTuple):
+    """What `frexp` gives."""
+
+    mantissa: Tensor
+    exponent: Tensor
+
+
+def frexp(input: Tensor) -> Frexp:
     """Mantissa in [0.5, 1) and int32 exponent: ``input == mantissa * 2**exponent``."""
     node = input.node
     if not node.dtype.is_floating:
@@ -288,13 +305,14 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     power = elementwise.where(high, elementwise.add(power, one), power)
     mantissa = elementwise.where(usable, to_dtype(scaled, node.dtype), node)
     exponent = wrap(to_dtype(power, dtypes.int32))
-    return strides_like(wrap(mantissa), input), strides_like(exponent, input)
+    return Frexp(strides_like(wrap(mantissa), input), strides_like(exponent, input))
 
 
 @keeps_layout
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """``input * 2**other``."""
-    require_real("ldexp", input, other)
+    if math.is_complex(input) or math.is_complex(other):
+        return math.mul(input, math.pow(2.0, other))
     a, b = promote("ldexp", input, other, floating=True)
     # The power may be out of range where the product is not.
     wide = dtypes.float32 if a.dtype.itemsize == 2 else float64
@@ -390,7 +408,9 @@ def nan_to_num(
         [0.0, 1.0, 9.0]
     """
     node = input.node
-    require_dtype("nan_to_num", node, "real")
+    if node.dtype.is_complex:
+        parts = (nan_to_num(part, nan, posinf, neginf).node for part in (input.real, input.imag))
+        return copied_strides(wrap(elementwise.complex_(*parts)), input)
     if not node.dtype.is_floating:
         return copied_strides(wrap(node), input)
     limit = dtypes.FLOAT_LIMITS[node.dtype.name][1]
@@ -455,7 +475,9 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
 @keeps_layout
 def float_power(input: Any, exponent: Any) -> Tensor:
     """``input ** exponent`` in float64, or in complex128."""
-    if any(isinstance(x, TensorBase) and x.dtype.is_complex for x in (input, exponent)):
+    if math.is_complex(input) or math.is_complex(exponent):
+        if isinstance(input, TensorBase) and not isinstance(exponent, TensorBase):
+            return math.pow(wrap(to_dtype(input.node, dtypes.complex128)), exponent)
         a, b = promote("float_power", input, exponent, dtype=dtypes.complex128)
         return math.pow(wrap(a), wrap(b))
     a, b = promote("float_power", input, exponent, dtype=float64)
@@ -463,12 +485,14 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 
 def float_power_(input: Tensor, exponent: Any) -> Tensor:
-    """`float_power` in place, for float64 tensors."""
-    if input.dtype is not float64:
+    """`float_power` in place, for tensors of its dtype, float64 or complex128."""
+    result = float_power(input, exponent).node
+    if input.dtype is not result.dtype:
         raise DTypeError(
-            "float_power_", "the result is float64", expect="float64", actual=input.dtype.name
-        )
-    return math.store("float_power_", input, float_power(input, exponent).node)
+            "float_power_", f"the result is {result.dtype.name}", expect=result.dtype.name,
+            actual=input.dtype.name,
+        )  # fmt: skip
+    return math.store("float_power_", input, result)
 
 
 def rsub(input: Any, other: Any, *, alpha: int | float = 1) -> Tensor:

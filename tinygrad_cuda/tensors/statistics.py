@@ -192,7 +192,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     scaled = elementwise.where(to_shape(large, node.shape), node, common.full_like(node, 1))
     small = math.div(maxnorm, math.add(wrap(norm(scaled)), 1e-7)).node
     factor = elementwise.where(large, small, common.full_like(small, 1))
-    return wrap(elementwise.mul(node, to_shape(factor, node.shape)))
+    return wrap(elementwise.mul(node, to_dtype(to_shape(factor, node.shape), node.dtype)))
 
 
 # Along a line -------------------------------------------------------------------------------------
@@ -340,6 +340,10 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
             expect="1-d, an integer dtype",
             actual=f"{node.shape} {node.dtype.name}",
         )
+    if minlength < 0:
+        raise ArgumentError(
+            "bincount", "minlength is negative", expect="minlength >= 0", actual=str(minlength)
+        )
     values = input.array()
     if values.size and values.min() < 0:
         raise ArgumentError(
@@ -418,7 +422,7 @@ class HistogramDD(NamedTuple):
 
 def histogram(
     input: Tensor,
-    bins: Any,
+    bins: Any = 100,
     *,
     range: Sequence[float] | None = None,
     weight: Tensor | None = None,
@@ -498,7 +502,7 @@ def _buffer(array: Array, like: Tensor) -> Tensor:
 def _edges(values: Array, bins: Any, outer: Sequence[float] | None) -> Array:
     if isinstance(bins, TensorBase):
         return wrap(bins.node).array()
-    low, high = outer if outer is not None else (0.0, 0.0)
+    low, high = outer if outer is not None else (0.0, 1.0)
     if outer is None and values.size:
         low, high = float(values.min()), float(values.max())
     if not np.isfinite(low) or not np.isfinite(high) or low > high or bins < 1:
@@ -515,7 +519,8 @@ def _counted(points: Array, edges: list[Array], amounts: Array | None) -> Array:
     shape = tuple(len(line) - 1 for line in edges)
     inside = np.ones(len(points), bool)
     buckets = []
-    for column, line in zip(points.T, edges):
+    for column, line in zip(points.T.astype(np.float64), edges):
+        line = line.astype(np.float64)  # NumPy does not know where a bfloat16 nan stands
         bucket = np.searchsorted(line, column, side="right") - 1
         bucket = np.where(column == line[-1], len(line) - 2, bucket)
         inside &= (column >= line[0]) & (column <= line[-1])

@@ -6,6 +6,7 @@ import builtins
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.dtypes import DType, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
+from tinygrad_cuda.core.shapes import Shape, is_dense
 from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
@@ -56,11 +58,14 @@ from tinygrad_cuda.tensors.methods import (
 from tinygrad_cuda.tensors.promotion import to_dtype
 from tinygrad_cuda.tensors.views import first_position, moves, shared_through
 
+SEQUENCES = (list, tuple, str, bytes, bytearray)
+
 
 def _reflected(function: Callable[..., Any]) -> Any:
-    def method(self: Tensor, other: Any) -> Tensor:
-        result: Tensor = function(other, self)
-        return result
+    def method(self: Tensor, other: Any) -> Any:
+        if isinstance(other, SEQUENCES):
+            return NotImplemented  # to Python a 0-d integer is how often, as in [0] * n
+        return function(other, self)
 
     return method
 
@@ -257,8 +262,18 @@ class Tensor(
     __hash__ = TensorBase.__hash__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        array = self.array()
-        return _rebuild, (np.array(array), self.dtype, str(self.device), self.leaf is not None)
+        strides = self._strides
+        if strides is not None and not is_dense(self.shape, strides):
+            strides = None
+        facts = (np.array(self.array()), self.dtype, str(self.device), self.requires_grad, strides)
+        return _rebuild, facts, self.__dict__ or None
+
+    def __copy__(self) -> Tensor:
+        """Another Tensor of the same memory; it is a leaf."""
+        copy = self.detach()
+        result = self._as_leaf(copy) if self.requires_grad else copy
+        result.__dict__.update(self.__dict__)
+        return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if not self.is_leaf:
@@ -274,6 +289,8 @@ class Tensor(
         memo[id(self)] = result
         if self.grad is not None:
             result.grad = self.grad.__deepcopy__(memo)
+        if self.__dict__:
+            result.__dict__.update(deepcopy(self.__dict__, memo))
         return result
 
     def _as_leaf(self, tensor: Tensor) -> Tensor:
@@ -867,5 +884,10 @@ def _as_subclass(cls: type[Tensor], source: Tensor) -> Tensor:
     return made
 
 
-def _rebuild(array: Any, dtype: DType, device: str | Device, requires_grad: bool) -> Tensor:
-    return creation.tensor(array, dtype=dtype, device=device, requires_grad=requires_grad)
+def _rebuild(
+    array: Any, dtype: DType, device: str | Device, requires_grad: bool,
+    strides: Shape | None = None,
+) -> Tensor:  # fmt: skip
+    result = creation.tensor(array, dtype=dtype, device=device, requires_grad=requires_grad)
+    result._strides = strides
+    return result

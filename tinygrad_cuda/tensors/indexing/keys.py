@@ -621,8 +621,8 @@ def _moved_back(rows: Node, node: Node, target: _Places) -> Node:
 
 def _value(value: Any, like: Node) -> Node:
     """The value to write as a node of the target's dtype and device."""
-    if isinstance(value, bool | int | float):
-        if not like.dtype.is_floating:
+    if isinstance(value, bool | int | float | complex):
+        if not like.dtype.is_floating or isinstance(value, complex):
             value = number_of("setitem", value, like.dtype)
         return common.full(value, (), like)
     if not isinstance(value, TensorBase):

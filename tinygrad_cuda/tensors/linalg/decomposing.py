@@ -227,7 +227,7 @@ def lu(A: Tensor, *, pivot: bool = True) -> PLU:
 def lu_packed(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
     """`tc.linalg.lu_factor`; with `get_infos` its info too."""
     factors = _factor("lu", A, pivot)
-    return factors if get_infos else LUFactor(*factors[:2])
+    return LUFactorInfo(*factors) if get_infos else LUFactor(*factors[:2])
 
 
 def lu_unpack(
