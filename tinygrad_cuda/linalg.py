@@ -39,6 +39,7 @@ from tinygrad_cuda.tensors.linalg.factorizing import (
     eigh,
     eigvalsh,
     inv,
+    lower_factors,
     matrix_exp,
     matrix_power,
     pinv,
@@ -173,7 +174,9 @@ def matrix_norm(
     row, column = (normalize_axis("matrix_norm", axis, A.ndim) for axis in dim)
     if ord in ("nuc", 2, -2):
         values = svdvals(A.movedim((row, column), (-2, -1)))
-        norm = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
+        norm = (
+            values.amin(-1) if ord == -2 else values.sum(-1) if ord == "nuc" else _largest(values)
+        )
         if keepdim:
             first, second = sorted((row, column))
             norm = norm.unsqueeze(first).unsqueeze(second)
@@ -187,8 +190,13 @@ def matrix_norm(
         )
     summed, chosen = (row, column) if ord in (1, -1) else (column, row)
     sums = A.abs().sum(summed, keepdim=True)
-    extreme = sums.amax(chosen, keepdim=True) if ord > 0 else sums.amin(chosen, keepdim=True)
+    extreme = _largest(sums, chosen, True) if ord > 0 else sums.amin(chosen, keepdim=True)
     return extreme if keepdim else extreme.squeeze((row, column))
+
+
+def _largest(values: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
+    """The largest of numbers >= 0; 0 of none."""
+    return values.amax(dim, keepdim) if values.shape[dim] else values.sum(dim, keepdim)
 
 
 @in_float32
@@ -216,12 +224,18 @@ def norm(
 
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
-    """The condition number: ``norm(A, p) * norm(inv(A), p)``, of singular values without `p`."""
+    """The condition number: ``norm(A, p) * norm(inv(A), p)``, of singular values without `p`.
+
+    That of a singular matrix is infinite.
+    """
+    if not prod(A.shape[-2:]):
+        return A.abs().sum((-2, -1))  # 0
     if p in (None, 2, -2):
         values = svdvals(A)
         largest, smallest = values.amax(-1), values.amin(-1)
         return smallest / largest if p == -2 else largest / smallest
-    return matrix_norm(A, p) * matrix_norm(inv(A), p)
+    inverse, info = inv_ex(A)
+    return (matrix_norm(A, p) * matrix_norm(inverse, p)).masked_fill(info > 0, inf)
 
 
 def matrix_rank(
@@ -262,7 +276,6 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 def vander(x: Tensor, N: int | None = None) -> Tensor:
     """The powers 0 ... N - 1 of each element as a row."""
-    x = x if x.dtype.category > 1 else x.long()
     return _vander(x if x.ndim else x.reshape(1), N, increasing=True)
 
 
@@ -382,7 +395,7 @@ def _failing_minors(matrices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     def factored(matrix: np.ndarray[Any, Any]) -> bool:
         try:
-            np.linalg.cholesky(matrix)
+            lower_factors(matrix)
         except np.linalg.LinAlgError:
             return False
         return True

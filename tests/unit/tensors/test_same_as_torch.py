@@ -61,6 +61,16 @@ t.mode(t.tensor([float("nan")] * 3)).indices
 t.quantile(t.tensor([-float("inf"), -1.0, 1.0, float("inf")]), 0.3)
 t.renorm(t.tensor([[1 + 1j, 2]]), 2, 0, 1.0)
 t.combinations(t.tensor([1, 2]), 0)
+t.linalg.matrix_norm(t.zeros(2, 0, 3), 2)
+t.linalg.matrix_norm(t.zeros(3, 0), 1, keepdim=True)
+t.linalg.matrix_norm(t.zeros(0, 3), float("inf"))
+t.linalg.norm(t.zeros(0, 0), 2)
+t.linalg.cholesky_ex(t.full((2, 2), float("nan"))).info
+t.linalg.cholesky_ex(t.tensor([[1.0, 0.0], [0.0, float("nan")]])).info
+t.linalg.cond(t.zeros(2, 0, 0))
+t.linalg.cond(t.zeros(0, 3), 1)
+t.linalg.cond(t.ones(2, 2), 1)
+t.linalg.cond(t.tensor([[[1.0, 2.0], [2.0, 4.0]], [[1.0, 0.0], [0.0, 2.0]]]), "fro")
 t.frexp(t.tensor([3.0, -0.5])).exponent
 t.lu(t.tensor([[2.0, 1.0], [1.0, 3.0]]), get_infos=True)[0]
 t.fft.fft(t.tensor([1.0, 2.0]), out=t.empty(2, dtype=t.complex64))
@@ -90,6 +100,8 @@ t.flip(t.tensor(2.0), (0, 0))
 t.sum(t.tensor(2.0), (0, -1))
 t.count_nonzero(t.tensor(2.0), (0, 0))
 t.bincount(t.tensor([1]), minlength=-1)
+t.linalg.cholesky(t.tensor([[1.0, 0.0], [0.0, float("nan")]]))
+t.linalg.cholesky(t.tensor([[float("inf"), 0.0], [0.0, 1.0]]))
 t.ones(3, dtype=t.float64).float_power_(1j)
 t.ones(3, requires_grad=True).requires_grad_(False).retain_grad()
 t.ones(3, requires_grad=True).detach_().retain_grad()

@@ -321,6 +321,14 @@ def logdet(A: Tensor) -> Tensor:
 # Factors ------------------------------------------------------------------------------------------
 
 
+def lower_factors(matrices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Cholesky factors, refused where a pivot is NaN or infinite: not every LAPACK does that."""
+    factors = np.linalg.cholesky(matrices)
+    if not np.isfinite(np.diagonal(factors, axis1=-2, axis2=-1)).all():
+        raise np.linalg.LinAlgError("a pivot is not finite")
+    return factors
+
+
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """The lower L with ``A == L @ L.mH`` (the upper one if `upper`) of positive definite matrices.
 
@@ -328,7 +336,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
         ArgumentError: a matrix is not positive definite.
     """
     A = require_matrix("cholesky", A, square=True)
-    arrays = _on_host("cholesky", np.linalg.cholesky, A)
+    arrays = _on_host("cholesky", lower_factors, A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (L,) = gs, results
