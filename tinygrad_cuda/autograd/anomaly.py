@@ -223,7 +223,12 @@ class set_detect_anomaly:
         pass
 
     def __exit__(self, *error: object) -> None:
-        modes.now.finite = self._before
+        try:
+            # What the block recorded is checked, although nobody has looked at it yet.
+            if modes.now.finite and error[0] is None:
+                realize_all()
+        finally:
+            modes.now.finite = self._before
 
 
 class detect_anomaly(set_detect_anomaly):

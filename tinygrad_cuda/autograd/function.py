@@ -32,13 +32,24 @@ class Context:
         # Results whose gradient passes through the Function, by the forward value's node.
         self._results: dict[Node, weakref.ref[Node]] = {}
         self._fixed: tuple[Any, ...] = ()
+        self._dirty: tuple[Any, ...] = ()
         # While `check_versions` is on: what counts the versions of the saved, and those after
         # forward.
         self._holders: dict[Node, Any] = {}
         self._versions: dict[Node, Version] = {}
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keeps Tensors (inputs, outputs or others, or None) for backward, as they are now."""
+        """Keeps Tensors (inputs, outputs or others, or None) for backward, as they are now.
+
+        Raises:
+            DTypeError: something else is given.
+        """
+        for tensor in tensors:
+            if tensor is not None and not isinstance(tensor, TensorBase):
+                raise DTypeError(
+                    "save_for_backward", "keeps Tensors only", expect="Tensors or None",
+                    actual=type(tensor).__name__, hint="ctx.name = value keeps anything else",
+                )  # fmt: skip
         if active.stack:
             pack, self._unpack = active.stack[-1]
             tensors = tuple(t if t is None else _Packed(pack(t)) for t in tensors)
@@ -77,6 +88,10 @@ class Context:
     def mark_non_differentiable(self, *tensors: Any) -> None:
         """Outputs through which no gradient passes."""
         self._fixed = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """Inputs that forward has written to in place, and returns: they become the outputs."""
+        self._dirty = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         """With False, backward sees None instead of zeros for unused outputs."""
@@ -129,6 +144,8 @@ class Function:
             raise _missing(cls, "forward(ctx, *inputs)")
         needs = tuple(isinstance(a, TensorBase) and a.requires_grad for a in args)
         context = Context(needs)
+        # Before forward, which may write to its inputs.
+        sources = [value.node for value in args if isinstance(value, TensorBase)]
         with gradient_mode(False):
             if cls.setup_context is None:
                 outputs = cls.forward(context, *args, **options)
@@ -146,9 +163,20 @@ class Function:
                 expect="a Tensor or a tuple of them",
                 actual=", ".join(type(value).__name__ for value in values),
             )
+        _check_dirty(cls, context, values)
         if mode.now.gradients and any(needs):
-            values = _recorded(cls, context, args, values)
+            values = _recorded(cls, context, args, sources, values)
         return tuple(values) if several else values[0]
+
+
+def _check_dirty(cls: type[Function], context: Context, values: list[Any]) -> None:
+    for tensor in context._dirty:
+        if not any(tensor is value for value in values):
+            raise ArgumentError(
+                cls.__name__, "forward does not return a Tensor that it marked as dirty",
+                expect="each Tensor of mark_dirty among the outputs",
+                actual=f"{len(values)} other outputs",
+            )  # fmt: skip
 
 
 def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,8 +216,9 @@ def _once(fn: Callable[..., Any], part: TensorBase, behind: list[Node]) -> Any:
 
 
 def _recorded(
-    cls: type[Function], context: Context, args: tuple[Any, ...], values: list[Any]
-) -> list[Any]:
+    cls: type[Function], context: Context, args: tuple[Any, ...], sources: list[Node],
+    values: list[Any],
+) -> list[Any]:  # fmt: skip
     """The outputs with history, where a gradient passes."""
     positions = [
         position
@@ -201,15 +230,17 @@ def _recorded(
     if not positions:
         return values
     nodes = [values[position].node for position in positions]
-    sources = [value.node for value in args if isinstance(value, TensorBase)]
-    function = _Backward(cls, context, args, nodes, positions, len(values))
+    function = _Backward(cls, context, args, sources, positions, values)
     whole = common.custom(
         *nodes, *sources, results=len(nodes), function=function, name=cls.__name__
     )
     results = list(values)
     for number, (position, node) in enumerate(zip(positions, nodes)):
         result = whole if len(nodes) == 1 else common.output(whole, index=number)
-        results[position] = wrap(result)
+        if any(values[position] is written for written in context._dirty):
+            values[position].write(result, cls.__name__)
+        else:
+            results[position] = wrap(result)
         context._results[node] = weakref.ref(result)
         if node in context._versions:
             context._versions[node] = version_of(results[position])
@@ -228,22 +259,29 @@ class _Backward:
         cls: type[Function],
         context: Context,
         args: tuple[Any, ...],
-        nodes: list[Node],
+        sources: list[Node],
         positions: list[int],
-        count: int,
+        values: list[Any],
     ) -> None:
-        self.cls, self.context, self.positions, self.count = cls, context, positions, count
+        self.cls, self.context, self.positions = cls, context, positions
+        given = iter(sources)
         self.inputs = [
-            value.node.outputs[0] if isinstance(value, TensorBase) else None for value in args
+            next(given).outputs[0] if isinstance(value, TensorBase) else None for value in args
         ]
-        self.outputs = [(node.outputs[0], node.device) for node in nodes]
+        self.outputs = [
+            (value.node.outputs[0], value.node.device) if isinstance(value, TensorBase) else None
+            for value in values
+        ]
 
     def __call__(self, *cotangents: Node | None) -> list[Node | None]:
         if self.cls.backward is None:
             raise _missing(self.cls, "backward(ctx, *grads)")
-        grads: list[Any] = [None] * self.count
-        for index, g, ((shape, dtype), device) in zip(self.positions, cotangents, self.outputs):
-            if g is None and self.context.materialize_grads:
+        arrived = dict(zip(self.positions, cotangents))
+        grads: list[Any] = [None] * len(self.outputs)
+        for index, output in enumerate(self.outputs):
+            g = arrived.get(index)
+            if g is None and output is not None and self.context.materialize_grads:
+                (shape, dtype), device = output
                 g = common.constant.leaf(shape, dtype, device, value=0)
             grads[index] = None if g is None else wrap(g)
         gradients = self.cls.backward(self.context, *grads)

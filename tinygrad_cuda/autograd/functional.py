@@ -136,7 +136,7 @@ def jacobian(
         create_graph: make the result differentiable.
         strict: raise where an output does not depend on an input, instead of giving zeros.
         vectorize: accepted for PyTorch's sake; all rows are one plan in any case.
-        strategy: "reverse-mode".
+        strategy: "reverse-mode"; or, with `vectorize`, "forward-mode": rows come out the same.
 
     Returns:
         A Tensor; with several inputs a tuple; with several outputs a tuple of those.
@@ -150,10 +150,12 @@ def jacobian(
         >>> tc.autograd.functional.jacobian(lambda x: x * x, x).tolist()
         [[2.0, 0.0], [0.0, 4.0]]
     """
-    if strategy != "reverse-mode":
+    if strategy != "reverse-mode" and not (strategy == "forward-mode" and vectorize):
         raise ArgumentError(
-            "jacobian", "there is no such strategy", expect="'reverse-mode'", actual=repr(strategy)
-        )
+            "jacobian", "there is no such strategy",
+            expect="'reverse-mode', or with vectorize=True 'forward-mode'",
+            actual=f"{strategy!r}, vectorize={vectorize}",
+        )  # fmt: skip
     call = _FunctionalCall("jacobian", func, inputs, create_graph, strict)
     rows = [
         tuple(call.as_result(block) for block in _blocks(call, output, create_graph))

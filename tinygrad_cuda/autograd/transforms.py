@@ -114,13 +114,17 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     return (value, back, rebuilt(aux, point.as_results(leaves(aux)))) if has_aux else (value, back)
 
 
-def jvp(func: Function, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def jvp(
+    func: Function, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
+) -> tuple[Any, ...]:
     """The value at a point, and its derivative along a direction: ``J t``.
 
     Args:
         func: takes and returns Tensors, or structures of them.
         primals: a tuple: the point.
         tangents: a tuple of the same structure: the direction.
+        strict: accepted for PyTorch's sake: an output that depends on no primal has zeros.
+        has_aux: `func` returns a pair, of which the second is given back as it is, as a third.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -130,12 +134,12 @@ def jvp(func: Function, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """
     seeds = [tangent.node for tangent in leaves(tangents)]
     _check_same("jvp", "tangents", seeds, "primals", [value.node for value in leaves(primals)])
-    value, back = vjp(func, *primals)
+    value, back, *aux = vjp(func, *primals, has_aux=has_aux)
     # u^T J is linear in u: its derivative by u, along the direction, is J t.
     zeros = [wrap(common.full_like(out.node, 0)) for out in leaves(value)]
     _, forth = vjp(back, rebuilt(value, iter(zeros)))
     (product,) = forth(rebuilt(tuple(primals), iter(map(wrap, seeds))))
-    return value, product
+    return value, product, *aux
 
 
 def jacrev(func: Function, argnums: Argnums = 0) -> Function:

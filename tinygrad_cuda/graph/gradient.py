@@ -25,6 +25,16 @@ Watcher = Callable[[Node], "Node | None"]
 _watched: WeakSet[Node] = WeakSet()
 
 
+class Last:
+    """A watcher that comes after the others and sees the cotangent as they leave it."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+
+    def __call__(self, g: Node) -> Node | None:
+        return self.watcher(g)
+
+
 def watch(node: Node, watcher: Watcher) -> list[Watcher]:
     """Shows the node's whole cotangent to `watcher`, which may replace it (tensor hooks).
 
@@ -34,8 +44,16 @@ def watch(node: Node, watcher: Watcher) -> list[Watcher]:
     if node not in _watched:
         _watched.add(node)
         node.watchers = []
-    node.watchers.append(watcher)
+    place = len(node.watchers)
+    while place and not isinstance(watcher, Last) and isinstance(node.watchers[place - 1], Last):
+        place -= 1
+    node.watchers.insert(place, watcher)
     return node.watchers
+
+
+def ends_watched(node: Node) -> bool:
+    """Whether a `Last` watcher sees the node's cotangent."""
+    return node in _watched and any(isinstance(watcher, Last) for watcher in node.watchers)
 
 
 def history(outputs: Iterable[Node]) -> list[Node]:

@@ -64,8 +64,6 @@ class Parameter(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         copy = type(self)(self.copy_with_cell(memo), self.requires_grad)
         memo[id(self)] = copy
-        if self.grad is not None:
-            copy.grad = self.grad.__deepcopy__(memo)
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:

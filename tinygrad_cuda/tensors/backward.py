@@ -99,19 +99,18 @@ def backward(
         grad_tensors: their seeds; may be left out for outputs of one element.
         retain_graph: keep the history for another pass; defaults to `create_graph`.
         create_graph: make the gradients differentiable themselves.
-        inputs: accumulate into these leaves only.
+        inputs: accumulate into these only; results of operations get a ``.grad`` too.
 
     Raises:
         GradientError: an output needs a seed, has no history, or its history was spent.
+        ArgumentError: `inputs` is empty.
     """
     site = user_site()
     begin_backward(site)
     outputs = as_list(tensors)
     seeds = _seeds("backward", outputs, grad_tensors)
     keep = create_graph if retain_graph is None else retain_graph
-    wanted = None
-    if inputs is not None:
-        wanted = [node for tensor in as_list(inputs) for node in _nodes_of(tensor)]
+    wanted, results = (None, []) if inputs is None else _wanted(as_list(inputs))
     gradients = gradient.backward(
         [tensor.node for tensor in outputs],
         seeds,
@@ -125,7 +124,26 @@ def backward(
         for node, g in reversed(gradients.items()):
             if node.op is common.variable:
                 accumulate(node.attributes["leaf"], g, create_graph)
+        for tensor in results:
+            if tensor.node in gradients:
+                tensor._retained = tensor._retained or Leaf()
+                accumulate(tensor._retained, gradients[tensor.node], create_graph)
     end_backward()
+
+
+def _wanted(inputs: list[Any]) -> tuple[list[Node], list[Any]]:
+    """The nodes whose gradients `backward` wants, and the Tensors that are no leaves.
+
+    One that keeps its gradient already gets it during the pass.
+    """
+    if not inputs:
+        raise ArgumentError(
+            "backward", "inputs is empty", expect="one leaf or several, or None for all",
+            actual="no Tensor",
+        )  # fmt: skip
+    nodes = [node for tensor in inputs for node in _nodes_of(tensor)]
+    results = [t for t in inputs if t.leaf is None and not gradient.ends_watched(t.node)]
+    return nodes, results
 
 
 def _nodes_of(tensor: Tensor) -> list[Node]:
@@ -188,9 +206,28 @@ def hooked(leaf: Leaf, g: Node) -> Tensor:
     for hook in list(leaf.hooks.values()):
         if isinstance(hook, AfterHook):
             continue
-        replaced = hook(tensor)
-        tensor = tensor if replaced is None else replaced
+        tensor = of_hook(hook(tensor), tensor)
     return tensor
+
+
+def of_hook(replaced: Any, gradient: Tensor) -> Tensor:
+    """What a hook on a Tensor makes of a gradient: its result, or the gradient where it is None.
+
+    Raises:
+        ArgumentError: the result cannot take the gradient's place.
+    """
+    if replaced is None:
+        return gradient
+    wanted = (gradient.shape, gradient.dtype)
+    if not isinstance(replaced, TensorBase) or (replaced.shape, replaced.dtype) != wanted:
+        raise ArgumentError(
+            "register_hook", "the hook's result cannot replace the gradient",
+            expect=f"None, or a {gradient.dtype.name} Tensor of shape {gradient.shape}",
+            actual=f"{replaced.dtype.name}, shape {replaced.shape}"
+            if isinstance(replaced, TensorBase) else type(replaced).__name__,
+        )  # fmt: skip
+    result: Tensor = replaced  # type: ignore[assignment]
+    return result
 
 
 def clear(parameter: Tensor, set_to_none: bool = True) -> None:

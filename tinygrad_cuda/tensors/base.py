@@ -19,7 +19,14 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import ArgumentError, GradientError, RawSite, ShapeError, TgcError
+from tinygrad_cuda.core.errors import (
+    ArgumentError,
+    DTypeError,
+    GradientError,
+    RawSite,
+    ShapeError,
+    TgcError,
+)
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
@@ -426,13 +433,25 @@ class TensorBase:
                     hint="retain_grad() keeps a result's gradient",
                 )
             leaf = self._retained = Leaf()
+        if value is not None:
+            self._check_gradient(value)
         if watching.on and (capture := capturing()) is not None:
             capture.saw_leaf(leaf, dropped=value is None)
-        if value is not None and value.shape != self.shape:
+        leaf.grad = value
+
+    def _check_gradient(self, value: Any) -> None:
+        """Raises for what cannot be assigned to ``.grad``."""
+        fits = isinstance(value, TensorBase) and value is not self
+        if not fits or value.dtype is not self.dtype:
+            raise DTypeError(
+                "grad", "this is no gradient of the Tensor",
+                expect=f"None, or another {self.dtype.name} Tensor",
+                actual=value.dtype.name if fits else type(value).__name__,
+            )  # fmt: skip
+        if value.shape != self.shape:
             raise ShapeError(
                 "grad", "shapes differ", expect=str(self.shape), actual=str(value.shape)
             )
-        leaf.grad = value
 
     @property
     def strides(self) -> Shape:

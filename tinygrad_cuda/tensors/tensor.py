@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -70,8 +71,12 @@ def _reflected(function: Callable[..., Any]) -> Any:
     return method
 
 
+# A hook that is registered twice is called twice: its key is not its identity.
+_hook_numbers = itertools.count()
+
+
 class RemovableHandle:
-    """Returned by the registration of a hook; `remove` takes the hook away."""
+    """Returned by the registration of a hook; `remove`, or leaving a ``with``, takes it away."""
 
     def __init__(self, remove: Callable[[], None]) -> None:
         self._remove = remove
@@ -80,6 +85,12 @@ class RemovableHandle:
         """Takes the hook away; a second call does nothing."""
         self._remove()
         self._remove = lambda: None
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()
 
 
 def entered(
@@ -381,7 +392,7 @@ class Tensor(
             gradient: the seed, of self's shape; may be left out for one element.
             retain_graph: keep the history for another pass; defaults to `create_graph`.
             create_graph: make the gradients differentiable themselves.
-            inputs: accumulate into these leaves only.
+            inputs: accumulate into these only; results of operations get a ``.grad`` too.
 
         Raises:
             GradientError: self has several elements and no seed, no history, or a spent one.
@@ -473,7 +484,7 @@ class Tensor(
             if retained is not None:
                 backward_pass.accumulate(retained, g)
 
-        gradient.watch(self.node, keep)
+        gradient.watch(self.node, gradient.Last(keep))
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Calls `hook(grad)` when the gradient of this Tensor is computed; it may return another.
@@ -485,11 +496,11 @@ class Tensor(
             raise _no_grad("register_hook", self)
         leaf = self.leaf
         if leaf is not None:
-            return entered(leaf.hooks, id(hook), hook)
+            return entered(leaf.hooks, next(_hook_numbers), hook)
 
         def watch(g: Node) -> Node | None:
-            replaced = hook(wrap(g))
-            return None if replaced is None else replaced.node
+            shown = wrap(g)
+            return backward_pass.of_hook(hook(shown), shown).node
 
         watching = gradient.watch(self.node, watch)
         return RemovableHandle(lambda: watching.remove(watch) if watch in watching else None)
@@ -513,7 +524,7 @@ class Tensor(
                 hint="register_hook sees the gradient of a result",
             )
         after = backward_pass.AfterHook(hook, self)
-        return entered(leaf.hooks, id(after), after)
+        return entered(leaf.hooks, next(_hook_numbers), after)
 
     @property
     def grad_fn(self) -> str | None:
