@@ -12,6 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import ViewArgument
 from tinygrad_cuda.graph.node import Node, mode
+from tinygrad_cuda.nn.hooks import of_all
 from tinygrad_cuda.replay.guards.values import PLAIN, same
 from tinygrad_cuda.replay.versioned_containers import DICTIONARIES, LISTS
 from tinygrad_cuda.tensors.autocast import state as autocast
@@ -234,7 +235,7 @@ def _shown(fact: Any) -> str:
 def snapshot(module: Any) -> list[tuple[Any, dict[str, Any]]]:
     """All that a Module and those below hold: flags, parameters, buffers, hooks, attributes."""
     return [
-        (one, {k: _copied(value) for k, value in vars(one).items()}) for one in module.modules()
+        (one, {k: _copied(x) for k, x in vars(one).items()}) for one in (*module.modules(), of_all)
     ]
 
 
@@ -245,7 +246,7 @@ def _copied(value: Any) -> Any:
 def changed_attribute(modules: list[tuple[Any, list[tuple[Any, dict[str, Any]]]]]) -> str | None:
     """The first attribute in which one of the Modules differs from its snapshot."""
     for module, recorded in modules:
-        now = list(module.modules())
+        now = [*module.modules(), of_all]
         if len(now) != len(recorded) or any(a is not b for a, (b, _) in zip(now, recorded)):
             return "modules"
         for one, fields in recorded:

@@ -198,12 +198,18 @@ class Hardsigmoid(_InPlace):
     def forward(self, input: Tensor) -> Tensor:
         return functional.hardsigmoid(input, self.inplace)
 
+    def extra_repr(self) -> str:
+        return ""  # as in PyTorch
+
 
 class Hardswish(_InPlace):
     """``x * Hardsigmoid(x)``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.hardswish(input, self.inplace)
+
+    def extra_repr(self) -> str:
+        return ""  # as in PyTorch
 
 
 class Softsign(Module):

@@ -7,10 +7,27 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from tinygrad_cuda.core.errors import IndexError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, IndexError
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.base import TensorBase
+
+# Values by name, as a dict has them or as pairs.
+Named = Mapping[str, Any] | Module | Iterable[tuple[str, Any]]
+
+
+def _pairs(op: str, values: Any) -> list[tuple[str, Any]]:
+    """Names and values of a dict, of a container like one, or of pairs."""
+    if hasattr(values, "items"):
+        return list(values.items())
+    pairs = list(values) if isinstance(values, Iterable) else [values]
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise DTypeError(
+                op, "these are no names and values", expect="a dict, or pairs of names and values",
+                actual=f"{type(pair).__name__} {pair!r}",
+            )  # fmt: skip
+    return [(name, value) for name, value in pairs]
 
 
 class _Numbered(Module):
@@ -72,7 +89,16 @@ class _Numbered(Module):
         return self
 
     def insert(self, index: int, module: Module) -> Self:
-        """Adds a module before `index`; the numbers after it grow by one."""
+        """Adds a module before `index`; the numbers after it grow by one.
+
+        Raises:
+            IndexError: there is no such place.
+        """
+        if not -len(self) <= operator.index(index) <= len(self):
+            raise IndexError(
+                type(self).__name__, "no place at this index",
+                expect=f"{-len(self)} <= index <= {len(self)}", actual=str(index),
+            )  # fmt: skip
         modules = list(self._modules.values())
         modules.insert(index, module)
         self._modules.clear()
@@ -106,10 +132,40 @@ class Sequential(_Numbered):
     def _part(self, modules: list[tuple[str, Module]]) -> Any:
         return type(self)(OrderedDict(modules))
 
+    def __add__(self, other: Sequential) -> Sequential:
+        if not isinstance(other, Sequential):
+            return NotImplemented
+        return Sequential(*self, *other)
+
+    def __iadd__(self, other: Sequential) -> Self:
+        if not isinstance(other, Sequential):
+            return NotImplemented
+        return self.extend(list(other))
+
+    def __mul__(self, times: int) -> Sequential:
+        return Sequential(*(module for _ in range(_times(times)) for module in self))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        modules = list(self)
+        for _ in range(_times(times) - 1):
+            self.extend(modules)
+        return self
+
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():
             input = module(input)
         return input
+
+
+def _times(times: int) -> int:
+    """How often the same modules are repeated."""
+    if operator.index(times) < 1:
+        raise ArgumentError(
+            "Sequential", "repeated less than once", expect="an integer >= 1", actual=str(times)
+        )
+    return times
 
 
 class ModuleList(_Numbered):
@@ -123,8 +179,11 @@ class ModuleList(_Numbered):
         super().__init__()
         self.extend(modules or ())
 
+    def __add__(self, modules: Iterable[Module]) -> ModuleList:
+        return ModuleList([*self, *modules])
+
     def __iadd__(self, modules: Iterable[Module]) -> Self:
-        return self.extend(modules)
+        return self.extend(list(modules))
 
     def __repr__(self) -> str:
         if not len(self):
@@ -150,7 +209,7 @@ class ModuleDict(Module):
         modules: what is in it at first.
     """
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+    def __init__(self, modules: Named | None = None) -> None:
         super().__init__()
         self.update(modules or {})
 
@@ -195,9 +254,16 @@ class ModuleDict(Module):
         """Names and modules, in order."""
         return self._modules.items()
 
-    def update(self, modules: Mapping[str, Module]) -> None:
-        """Adds or replaces modules."""
-        for name, module in modules.items():
+    def update(self, modules: Named) -> None:
+        """Adds or replaces modules.
+
+        Args:
+            modules: modules by name, or pairs of names and modules.
+
+        Raises:
+            DTypeError: it is neither.
+        """
+        for name, module in _pairs("ModuleDict", modules):
             self.add_module(name, module)
 
 
@@ -265,7 +331,7 @@ class ParameterList(Module):
         return self
 
     def extra_repr(self) -> str:
-        return "\n".join(f"({k}): {_described(value)}" for k, value in enumerate(self))
+        return "\n".join(f"  ({k}): {_described(value)}" for k, value in enumerate(self))
 
 
 class ParameterDict(Module):
@@ -275,7 +341,7 @@ class ParameterDict(Module):
         parameters: what is in it at first; Tensors become Parameters.
     """
 
-    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, parameters: Named | None = None) -> None:
         super().__init__()
         self._keys: dict[str, None] = {}
         self.update(parameters or {})
@@ -286,8 +352,8 @@ class ParameterDict(Module):
         return getattr(self, key)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._keys[key] = None
         setattr(self, key, _as_parameter(value))
+        self._keys[key] = None
 
     def __delitem__(self, key: str) -> None:
         del self._keys[key]
@@ -314,9 +380,20 @@ class ParameterDict(Module):
         """Names and parameters, in order."""
         return [(key, self[key]) for key in self._keys]
 
-    def update(self, parameters: Mapping[str, Any]) -> None:
-        """Adds or replaces parameters."""
-        for key, value in parameters.items():
+    def update(self, parameters: Named) -> None:
+        """Adds or replaces parameters.
+
+        Args:
+            parameters: values by name, or pairs of names and values. Names of a plain dict are
+                sorted, as in PyTorch, whose states of optimizers number the parameters so.
+
+        Raises:
+            DTypeError: it is neither.
+        """
+        pairs = _pairs("ParameterDict", parameters)
+        if isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict):
+            pairs.sort(key=lambda pair: pair[0])
+        for key, value in pairs:
             self[key] = value
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -357,17 +434,37 @@ class ParameterDict(Module):
 
     def copy(self) -> Self:
         """Another dict with the same parameters."""
-        return type(self)(dict(self.items()))
+        return type(self)(self.items())
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> Self:
         """A new dict with `default` under each name."""
-        return type(self)(dict.fromkeys(keys, default))
+        return type(self)((key, default) for key in keys)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._keys)
+
+    def __or__(self, others: Mapping[str, Any] | ParameterDict) -> Self:
+        joined = self.copy()
+        joined.update(others)
+        return joined
+
+    def __ror__(self, others: Mapping[str, Any] | ParameterDict) -> Self:
+        joined = type(self)(others)
+        joined.update(self)
+        return joined
+
+    def __ior__(self, others: Mapping[str, Any] | ParameterDict) -> Self:
+        self.update(others)
+        return self
 
     def extra_repr(self) -> str:
-        return "\n".join(f"({key}): {_described(value)}" for key, value in self.items())
+        return "\n".join(f"  ({key}): {_described(value)}" for key, value in self.items())
 
 
 def _described(value: Any) -> str:
-    if isinstance(value, TensorBase):
-        return f"Parameter of shape {tuple(value.shape)}, {value.dtype.name}"
-    return repr(value)
+    if not isinstance(value, TensorBase):
+        return f"Object of type: {type(value).__name__}"
+    kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
+    sizes = "x".join(map(str, value.shape))
+    where = "" if value.device.type == "cpu" else f" ({value.device})"
+    return f"{kind} containing: [{value.dtype} of size {sizes}{where}]"

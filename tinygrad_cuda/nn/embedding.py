@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn import init
 from tinygrad_cuda.nn.functional import embeddings as F
@@ -27,6 +28,12 @@ class _Table(Module):
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         F.refuse_sparse(type(self).__name__, sparse)
         if given is not None:
+            if tuple(given.shape) != (num_embeddings, embedding_dim):
+                raise ShapeError(
+                    type(self).__name__, "the given vectors are another table",
+                    expect=f"shape {(num_embeddings, embedding_dim)}",
+                    actual=f"shape {tuple(given.shape)}",
+                )  # fmt: skip
             self.weight = Parameter(given)
             return
         self.weight = Parameter(empty(num_embeddings, embedding_dim, device=device, dtype=dtype))

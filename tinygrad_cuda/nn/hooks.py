@@ -6,6 +6,7 @@ What passes backward through the one is held until the other is reached.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,11 @@ class GradientHooks:
         self.module, self.before, self.after = module, before, after
         self.of_outputs: Gradients = ()
         self.waits_for_inputs = False
+        self.count = 0
 
     def inputs(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The inputs, whose gradients call the hooks `after`."""
+        self.count = len(values)
         self.waits_for_inputs = any(_flows(value) for value in values)
         if not self.after or not self.waits_for_inputs:
             return values
@@ -70,8 +73,15 @@ class GradientHooks:
             gradients = _replaced(gradients, hook(self.module, gradients))
         self.of_outputs = gradients
         if self.after and not self.waits_for_inputs:
+            none = (None,) * self.count
             for hook in self.after:
-                hook(self.module, (), gradients)
+                if any(
+                    part is not None for part in _replaced(none, hook(self.module, none, gradients))
+                ):
+                    raise ArgumentError(
+                        "backward hook", "returned a gradient of an input that needs none",
+                        expect="None, since no input requires grad", actual="a gradient",
+                    )  # fmt: skip
         return gradients
 
     def _leave(self, gradients: Gradients) -> Gradients:
@@ -116,3 +126,164 @@ def _watched(values: tuple[Any, ...], see: Callable[[Gradients], Gradients]) -> 
     for number, position in enumerate(positions):
         results[position] = wrap(whole if count == 1 else common.output(whole, index=number))
     return tuple(results)
+
+
+# Of all modules ---------------------------------------------------------------------------------
+
+
+class HooksOfAll:
+    """Hooks on the calls of every module, by the four kinds; called before a module's own.
+
+    Attributes:
+        present: whether there is one.
+        changes: how often one was added or taken away; recorded calls compare it.
+    """
+
+    KINDS = ("forward_pre", "forward", "backward_pre", "backward")
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[int, Callable[..., Any]]] = {kind: {} for kind in self.KINDS}
+        self.with_kwargs: set[int] = set()
+        self.always: set[int] = set()
+        self.present, self.changes = False, 0
+
+    def add(self, kind: str, hook: Callable[..., Any], *noted: set[int]) -> RemovableHandle:
+        """Adds a hook of a kind, and its key to the sets `noted`."""
+        table = self.tables[kind]
+        handle = add_hook(table, hook)
+        for keys in noted:
+            keys.add(next(reversed(table)))
+        self._look()
+
+        def remove() -> None:
+            handle.remove()
+            self._look()
+
+        return RemovableHandle(remove)
+
+    def _look(self) -> None:
+        self.present, self.changes = any(self.tables.values()), self.changes + 1
+
+
+of_all = HooksOfAll()
+
+
+def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """As `Module.register_forward_pre_hook`, on every module there is.
+
+    Returns:
+        A handle whose `remove()` takes the hook away.
+    """
+    return of_all.add("forward_pre", hook)
+
+
+def register_module_forward_hook(
+    hook: Callable[..., Any], *, with_kwargs: bool = False, always_call: bool = False
+) -> RemovableHandle:
+    """As `Module.register_forward_hook`, on every module there is.
+
+    Args:
+        hook: what is called.
+        with_kwargs, always_call: as there.
+
+    Returns:
+        A handle whose `remove()` takes the hook away.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> from tinygrad_cuda import nn
+        >>> seen = []
+        >>> with nn.modules.module.register_module_forward_hook(
+        ...     lambda module, inputs, output: seen.append(type(module).__name__)
+        ... ):
+        ...     _ = nn.Sequential(nn.ReLU(), nn.Tanh())(tc.ones(1, device="cpu"))
+        >>> seen
+        ['ReLU', 'Tanh', 'Sequential']
+    """
+    noted = [of_all.with_kwargs] * with_kwargs + [of_all.always] * always_call
+    return of_all.add("forward", hook, *noted)
+
+
+def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """As `Module.register_full_backward_pre_hook`, on every module there is.
+
+    Returns:
+        A handle whose `remove()` takes the hook away.
+    """
+    return of_all.add("backward_pre", hook)
+
+
+def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """As `Module.register_full_backward_hook`, on every module there is.
+
+    Returns:
+        A handle whose `remove()` takes the hook away.
+    """
+    return of_all.add("backward", hook)
+
+
+class ForwardHooks:
+    """One call of a module that has hooks.
+
+    Args:
+        module: whose `forward` is called.
+        inputs, options: its arguments.
+    """
+
+    def __init__(self, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self.module, self.inputs, self.options = module, inputs, options
+        self.output: Any = None
+        self.done: set[int] = set()
+        self.named = module._hooks_with_kwargs | of_all.with_kwargs
+
+    def _of(self, kind: str) -> list[tuple[int, Callable[..., Any]]]:
+        own = getattr(self.module, f"_{kind}_hooks")
+        return [*of_all.tables[kind].items(), *own.items()]
+
+    def run(self) -> Any:
+        """The output as the hooks leave it."""
+        for key, hook in self._of("forward_pre"):
+            self._replace_inputs(hook, key in self.named)
+        before, after = ([hook for _, hook in self._of(kind)] for kind in KINDS_OF_GRADIENTS)
+        gradients = GradientHooks(self.module, before, after) if before or after else None
+        if gradients is not None:
+            self.inputs = gradients.inputs(self.inputs)
+        self.output = self.module.forward(*self.inputs, **self.options)
+        for key, hook in self._of("forward"):
+            self.done.add(key)
+            replaced = self._call(key, hook)
+            self.output = self.output if replaced is None else replaced
+        return self.output if gradients is None else gradients.outputs(self.output)
+
+    def _replace_inputs(self, hook: Callable[..., Any], named: bool) -> None:
+        if not named:
+            if (replaced := hook(self.module, self.inputs)) is not None:
+                self.inputs = replaced if isinstance(replaced, tuple) else (replaced,)
+            return
+        pair = hook(self.module, self.inputs, self.options)
+        if pair is None:
+            return
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentError(
+                "forward pre-hook", "with_kwargs wants both kinds of arguments",
+                expect="None, or (inputs, options)", actual=type(pair).__name__,
+            )  # fmt: skip
+        self.inputs, self.options = pair
+
+    def _call(self, key: int, hook: Callable[..., Any]) -> Any:
+        extra = (self.options,) if key in self.named else ()
+        return hook(self.module, self.inputs, *extra, self.output)
+
+    def after_error(self) -> None:
+        """Calls the hooks that are called in any case, and were not yet."""
+        always = self.module._hooks_always | of_all.always
+        for key, hook in self._of("forward"):
+            if key not in always or key in self.done:
+                continue
+            try:
+                self._call(key, hook)
+            except Exception as error:
+                warnings.warn(f"a hook that is always called raised: {error}", stacklevel=2)
+
+
+KINDS_OF_GRADIENTS = ("backward_pre", "backward")

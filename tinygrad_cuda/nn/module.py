@@ -19,7 +19,19 @@ from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.nn.hooks import GradientHooks, add_hook
+from tinygrad_cuda.nn.hooks import ForwardHooks, add_hook, of_all
+from tinygrad_cuda.nn.hooks import (
+    register_module_forward_hook as register_module_forward_hook,
+)
+from tinygrad_cuda.nn.hooks import (
+    register_module_forward_pre_hook as register_module_forward_pre_hook,
+)
+from tinygrad_cuda.nn.hooks import (
+    register_module_full_backward_hook as register_module_full_backward_hook,
+)
+from tinygrad_cuda.nn.hooks import (
+    register_module_full_backward_pre_hook as register_module_full_backward_pre_hook,
+)
 from tinygrad_cuda.nn.parameter import Buffer, Parameter, share_cell
 from tinygrad_cuda.nn.state_hooks import KINDS, StateHooks
 from tinygrad_cuda.tensors.backward import clear
@@ -107,6 +119,7 @@ class Module(StateHooks):
         fields["_forward_hooks"] = {}
         fields["_forward_pre_hooks"] = {}
         fields["_hooks_with_kwargs"] = set()  # keys of forward hooks that take keyword arguments
+        fields["_hooks_always"] = set()  # keys of those called after an error, too
         fields["_backward_hooks"] = {}
         fields["_backward_pre_hooks"] = {}
         fields["_state_hooks"] = {kind: {} for kind in KINDS}
@@ -135,7 +148,7 @@ class Module(StateHooks):
             fields = self.__dict__
             if not (
                 fields["_forward_pre_hooks"] or fields["_forward_hooks"]
-                or fields["_backward_hooks"] or fields["_backward_pre_hooks"]
+                or fields["_backward_hooks"] or fields["_backward_pre_hooks"] or of_all.present
             ):  # fmt: skip
                 return self.forward(*inputs, **options)
             return self._call_with_hooks(inputs, options)
@@ -204,23 +217,12 @@ class Module(StateHooks):
             path.clear()
 
     def _call_with_hooks(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        named = self._hooks_with_kwargs
-        for key, hook in list(self._forward_pre_hooks.items()):
-            if key in named:
-                inputs, options = hook(self, inputs, options) or (inputs, options)
-            elif (replaced := hook(self, inputs)) is not None:
-                inputs = replaced if isinstance(replaced, tuple) else (replaced,)
-        before = list(self._backward_pre_hooks.values())
-        after = list(self._backward_hooks.values())
-        gradients = GradientHooks(self, before, after) if before or after else None
-        if gradients is not None:
-            inputs = gradients.inputs(inputs)
-        output = self.forward(*inputs, **options)
-        for key, hook in list(self._forward_hooks.items()):
-            extra = (options,) if key in named else ()
-            replaced = hook(self, inputs, *extra, output)
-            output = output if replaced is None else replaced
-        return output if gradients is None else gradients.outputs(output)
+        call = ForwardHooks(self, inputs, options)
+        try:
+            return call.run()
+        except Exception:
+            call.after_error()
+            raise
 
     # Attributes ------------------------------------------------------------------------------
 
@@ -436,19 +438,29 @@ class Module(StateHooks):
             prefix: put before each name.
             keep_vars: give the Parameters themselves instead of detached handles.
         """
-        state = OrderedDict() if destination is None else destination
-        self._before_saving(prefix, keep_vars)
+        state: Any = OrderedDict() if destination is None else destination
+        if destination is None:
+            state._metadata = OrderedDict()
+        self._before_saving(state, prefix, keep_vars)
         self._save_to_state_dict(state, prefix, keep_vars)
         for name, module in self._modules.items():
             if module is not None:
                 module.state_dict(destination=state, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
         self._after_saving(state, prefix)
-        return state
+        return state  # type: ignore[no-any-return]
 
     # Changing the whole tree -------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode for this module and all below; it affects dropout and the like."""
+        """Training mode for this module and all below; it affects dropout and the like.
+
+        Raises:
+            ArgumentError: `mode` is no bool.
+        """
+        if not isinstance(mode, bool):
+            raise ArgumentError(
+                "Module.train", "the mode is no bool", expect="True or False", actual=repr(mode)
+            )
         for module in self.modules():
             module.training = mode
         return self
@@ -563,20 +575,24 @@ class Module(StateHooks):
     # Hooks -----------------------------------------------------------------------------------
 
     def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False,
+        always_call: bool = False,
+    ) -> RemovableHandle:  # fmt: skip
         """Calls ``hook(module, inputs, output)`` after `forward`; its result replaces the output.
 
         Args:
             hook: what is called.
             prepend: before the hooks that are there, instead of after them.
             with_kwargs: ``hook(module, inputs, options, output)`` instead.
+            always_call: after an error in the call, too, with None for an output that there is
+                not; its result does not matter then.
 
         Returns:
             A handle whose `remove()` takes the hook away.
         """
         handle = add_hook(self._forward_hooks, hook, prepend)
-        self._note_kwargs(self._forward_hooks, prepend, with_kwargs)
+        self._note(self._hooks_with_kwargs, self._forward_hooks, prepend, with_kwargs)
+        self._note(self._hooks_always, self._forward_hooks, prepend, always_call)
         return handle
 
     def register_forward_pre_hook(
@@ -593,12 +609,13 @@ class Module(StateHooks):
             A handle whose `remove()` takes the hook away.
         """
         handle = add_hook(self._forward_pre_hooks, hook, prepend)
-        self._note_kwargs(self._forward_pre_hooks, prepend, with_kwargs)
+        self._note(self._hooks_with_kwargs, self._forward_pre_hooks, prepend, with_kwargs)
         return handle
 
-    def _note_kwargs(self, hooks: dict[int, Any], prepend: bool, with_kwargs: bool) -> None:
-        if with_kwargs:
-            self._hooks_with_kwargs.add(next(iter(hooks) if prepend else reversed(hooks)))
+    def _note(self, keys: set[int], hooks: dict[int, Any], prepend: bool, wanted: bool) -> None:
+        """Enters the key of a hook that was just added, where that is wanted."""
+        if wanted:
+            keys.add(next(iter(hooks) if prepend else reversed(hooks)))
 
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False

@@ -24,6 +24,7 @@ class _Norm(Module):
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
+    _version = 2  # with num_batches_tracked
 
     def __init__(
         self, num_features: int, eps: float, momentum: float | None, affine: bool,
@@ -61,6 +62,11 @@ class _Norm(Module):
             init.ones_(self.weight)
         if self.bias is not None:
             init.zeros_(self.bias)
+
+    def _complete_state(self, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        """States of version 1, and those without versions, may lack the number of batches."""
+        if self.num_batches_tracked is not None and metadata.get("version", 1) < 2:
+            state.setdefault(prefix + "num_batches_tracked", self.num_batches_tracked.detach())
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim not in self.dims:
@@ -208,7 +214,7 @@ class _InstanceNorm(_Norm):
         output = F.instance_norm(
             input.unsqueeze(0) if single else input, self.running_mean, self.running_var,
             self.weight, self.bias, self.training or self.running_mean is None,
-            0.1 if self.momentum is None else self.momentum, self.eps,
+            0.0 if self.momentum is None else self.momentum, self.eps,
         )  # fmt: skip
         return output.squeeze(0) if single else output
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.tensors.creation import tensor
@@ -60,10 +61,61 @@ class PackedSequence(NamedTuple):
         """``to("cuda")``, or to another GPU."""
         return self.to("cuda" if device is None else device)
 
+    def double(self) -> PackedSequence:
+        """``to(tc.float64)``; so do the other names of dtypes."""
+        return self.to(dtypes.float64)
+
+    def float(self) -> PackedSequence:
+        """``to(tc.float32)``."""
+        return self.to(dtypes.float32)
+
+    def half(self) -> PackedSequence:
+        """``to(tc.float16)``."""
+        return self.to(dtypes.float16)
+
+    def long(self) -> PackedSequence:
+        """``to(tc.int64)``."""
+        return self.to(dtypes.int64)
+
+    def int(self) -> PackedSequence:
+        """``to(tc.int32)``."""
+        return self.to(dtypes.int32)
+
+    def short(self) -> PackedSequence:
+        """``to(tc.int16)``."""
+        return self.to(dtypes.int16)
+
+    def char(self) -> PackedSequence:
+        """``to(tc.int8)``."""
+        return self.to(dtypes.int8)
+
+    def byte(self) -> PackedSequence:
+        """``to(tc.uint8)``."""
+        return self.to(dtypes.uint8)
+
+    def pin_memory(self) -> PackedSequence:
+        """The same with its data in pinned memory, where there is any."""
+        return self._replace(data=self.data.pin_memory())
+
+    def is_pinned(self) -> bool:
+        """Whether the data are in pinned memory."""
+        return bool(self.data.is_pinned())
+
     @property
     def is_cuda(self) -> bool:
         """Whether the data are on a GPU."""
         return bool(self.data.is_cuda)
+
+
+def invert_permutation(permutation: Tensor | None) -> Tensor | None:
+    """Where each number stands in a permutation; None of None.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.nn.utils.rnn.invert_permutation(tc.tensor([2, 0, 1], device="cpu")).tolist()
+        [1, 2, 0]
+    """
+    return None if permutation is None else permutation.argsort()
 
 
 def pad_sequence(

@@ -168,6 +168,11 @@ class RNNBase(Module):
                     name, f"{what} is no bool", expect="True or False", actual=repr(flag),
                     hint="arguments in another order?",
                 )  # fmt: skip
+        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
+            raise ArgumentError(
+                name, "dropout is no probability", expect="a number from 0 to 1",
+                actual=repr(dropout),
+            )  # fmt: skip
         if proj_size and (self.states != 2 or not 0 < proj_size < hidden_size):
             raise ArgumentError(
                 name, "proj_size does not fit", expect="0, or for LSTM less than hidden_size",

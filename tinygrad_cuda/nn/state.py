@@ -19,6 +19,16 @@ class IncompatibleKeys(NamedTuple):
     missing_keys: list[str]
     unexpected_keys: list[str]
 
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return (
+            f"_IncompatibleKeys(missing_keys={self.missing_keys}, "
+            f"unexpected_keys={self.unexpected_keys})"
+        )
+
+    __str__ = __repr__
+
 
 def load(
     own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool, assign: bool,
@@ -49,6 +59,9 @@ def load(
                 actual=type(value).__name__,
             )  # fmt: skip
     _check_shapes(own, values)
+    for name, value in values.items():
+        if own[name].ndim == 0 and value.ndim == 1:
+            values[name] = value[0]
     with gradient_mode(False):
         for name, value in values.items():
             target = own[name]
@@ -103,8 +116,13 @@ def _check_shapes(own: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
 
 
 def of_other_shapes(own: Mapping[str, Tensor], given: Mapping[str, Any]) -> list[str]:
-    """The names in both whose shapes differ."""
+    """The names in both whose shapes differ.
+
+    One element fits a Tensor without dimensions, which PyTorch had not before 0.4.
+    """
+    both = [(name, target) for name, target in own.items() if hasattr(given.get(name), "shape")]
     return [
-        name for name, target in own.items()
-        if hasattr(given.get(name), "shape") and tuple(given[name].shape) != tuple(target.shape)
+        name for name, target in both
+        if (shape := tuple(given[name].shape)) != tuple(target.shape)
+        and not (shape == (1,) and target.ndim == 0)
     ]  # fmt: skip

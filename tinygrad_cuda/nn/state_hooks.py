@@ -13,13 +13,13 @@ from tinygrad_cuda.tensors.tensor import RemovableHandle, Tensor
 Hook = Callable[..., Any]
 EXTRA = "_extra_state"
 KINDS = ("save_pre", "save_post", "load_pre", "load_post")
-# The layout's version that PyTorch passes to hooks.
-METADATA = {"version": 1}
 
 
 class StateHooks:
     """The part of `Module` that has to do with names in the state and hooks on it."""
 
+    # The version of what the class's state contains; PyTorch's name, which subclasses set.
+    _version: int = 1
     _state_hooks: dict[str, dict[int, Hook]]
     _buffers: dict[str, Any]
     _modules: dict[str, Any]
@@ -203,19 +203,25 @@ class StateHooks:
         if strict:
             unexpected_keys += self._of_nobody(state_dict, prefix)
 
+    def _complete_state(self, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        """Adds to a state of an older version what it lacks; subclasses override it."""
+
     def _of_nobody(self, state_dict: Any, prefix: str) -> list[str]:
         """Names below `prefix` that neither this module nor one below it can have."""
         own = {name for name, _ in self._persistent()} | {EXTRA, *self._modules}
         names = [name for name in state_dict if name.startswith(prefix)]
         return [name for name in names if name[len(prefix) :].split(".")[0] not in own]
 
-    def _before_saving(self, prefix: str, keep_vars: bool) -> None:
+    def _before_saving(self, state: Any, prefix: str, keep_vars: bool) -> None:
+        if hasattr(state, "_metadata"):
+            state._metadata[prefix[:-1]] = {"version": self._version}
         for hook in list(self._state_hooks["save_pre"].values()):
             hook(self, prefix, keep_vars)
 
-    def _after_saving(self, state: dict[str, Any], prefix: str) -> None:
+    def _after_saving(self, state: Any, prefix: str) -> None:
+        metadata = getattr(state, "_metadata", {}).get(prefix[:-1], {"version": self._version})
         for hook in list(self._state_hooks["save_post"].values()):
-            _check_nothing("state_dict", hook(self, state, prefix, dict(METADATA)))
+            _check_nothing("state_dict", hook(self, state, prefix, metadata))
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -255,6 +261,8 @@ class _Loading:
     ) -> None:
         self.module, self.strict, self.assign = module, strict, assign
         self.given, self.keys = dict(state), IncompatibleKeys([], [])
+        # By the names of modules: the versions of what they saved. A state may have none.
+        self.metadata: Mapping[str, Any] = getattr(state, "_metadata", None) or {}
         self.errors: list[str] = []
         self.after: list[tuple[StateHooks, Hook]] = []
         self.own: dict[str, Tensor] = {}
@@ -279,24 +287,30 @@ class _Loading:
         return result
 
     def _enter(self, module: StateHooks, prefix: str) -> None:
-        for hook in list(module._state_hooks["load_pre"].values()):
-            hook(module, self.given, prefix, dict(METADATA), self.strict, *self.keys, self.errors)
+        metadata = dict(self.metadata.get(prefix[:-1], {}))
+        if hooks_before := list(module._state_hooks["load_pre"].values()):
+            # A hook sees the names of its module alone.
+            part = {name: v for name, v in self.given.items() if name.startswith(prefix)}
+            self.given = {name: v for name, v in self.given.items() if name not in part}
+            for hook in hooks_before:
+                hook(module, part, prefix, metadata, self.strict, *self.keys, self.errors)
+            self.given.update(part)
+        module._complete_state(self.given, prefix, metadata)
         # A module's hook comes after those of the modules below it.
         hooks = [(module, hook) for hook in module._state_hooks["load_post"].values()]
         self.after = hooks + self.after
         if type(module)._load_from_state_dict is StateHooks._load_from_state_dict:
             self.own.update((prefix + name, value) for name, value in module._persistent())
         else:
-            self._by_module(module, prefix)
+            self._by_module(module, prefix, metadata)
         if type(module).set_extra_state is not StateHooks.set_extra_state:
             given = prefix + EXTRA in self.given
             self.extra += [(module, prefix + EXTRA)] if given else []
             self.keys.missing_keys.extend([] if given else [prefix + EXTRA])
 
-    def _by_module(self, module: StateHooks, prefix: str) -> None:
+    def _by_module(self, module: StateHooks, prefix: str, metadata: dict[str, Any]) -> None:
         """Calls a class's own `_load_from_state_dict`; its names are done with afterwards."""
-        version = getattr(module, "_version", METADATA["version"])
-        metadata = {"version": version, "assign_to_params_buffers": self.assign}
+        metadata = {**metadata, "assign_to_params_buffers": self.assign}
         # Names that differ are always collected: `strict` decides what is done with them.
         module._load_from_state_dict(self.given, prefix, metadata, True, *self.keys, self.errors)
         own = {prefix + name for name, _ in module._persistent()}

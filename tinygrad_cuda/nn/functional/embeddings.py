@@ -187,7 +187,9 @@ def largest_rows(weight: Tensor, indices: Tensor, inside: Tensor) -> Tensor:
 
 
 def _largest(rows: Tensor, inside: Tensor) -> Tensor:
-    """The maximum of rows (.., L, D) over those inside, (.., B, L)."""
+    """The maximum of rows (.., L, D) over those inside, (.., B, L); 0 where none is."""
+    if not rows.shape[-2]:
+        return rows.new_zeros((*inside.shape[:-1], rows.shape[-1]))
     chosen = where(inside.unsqueeze(-1), rows.unsqueeze(-3), -float("inf"))
     empty = ~inside.any(-1, keepdim=True)
     return where(empty, 0.0, chosen.max(-2).values)

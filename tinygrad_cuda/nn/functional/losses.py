@@ -67,6 +67,15 @@ def same_shape(op: str, input: Tensor, target: Tensor) -> None:
     )
 
 
+def _same_rank(op: str, *tensors: Tensor) -> None:
+    """Raises unless all have as many dimensions; their sizes broadcast."""
+    if len({tensor.ndim for tensor in tensors}) > 1:
+        raise ShapeError(
+            op, "the numbers of dimensions differ", expect="as many dimensions of each",
+            actual=", ".join(str(tuple(tensor.shape)) for tensor in tensors),
+        )  # fmt: skip
+
+
 @accepts_size_average
 @templated
 @in_float32
@@ -533,15 +542,14 @@ def kl_div(
 
     Args:
         input: log-probabilities, any shape.
-        target: probabilities, or their logarithms if `log_target`, the same shape.
-        reduction: ``mean`` over all elements, ``batchmean`` (the sum over the first size), ``sum``
-            or ``none``.
+        target: probabilities, or their logarithms if `log_target`; both broadcast.
+        reduction: ``mean`` over all elements, ``batchmean`` (the sum over input's first size),
+            ``sum`` or ``none``.
 
     Raises:
-        ShapeError: the shapes differ.
+        ShapeError: the shapes do not broadcast.
     """
     require_real("kl_div", input, target)
-    same_shape("kl_div", input, target)
     if log_target:
         losses = target.exp() * (target - input)
     else:
@@ -610,15 +618,14 @@ def poisson_nll_loss(
 
     Args:
         input: (log-)rates, any shape.
-        target: counts, the same shape.
+        target: counts; both broadcast.
         log_input: input is the logarithm of the rate.
         full: add Stirling's approximation of ``log(target!)`` where target > 1.
 
     Raises:
-        ShapeError: the shapes differ.
+        ShapeError: the shapes do not broadcast.
     """
     require_real("poisson_nll_loss", input, target)
-    same_shape("poisson_nll_loss", input, target)
     losses = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         large = target > 1
@@ -632,7 +639,7 @@ def poisson_nll_loss(
 @rounded_once
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``log(1 + exp(-target * input))`` for targets 1 and -1."""
-    same_shape("soft_margin_loss", input, target)
+    target = target.expand(input.shape)
     require_float("soft_margin_loss", input.node)
     return reduce("soft_margin_loss", softplus(-input * target), reduction)
 
@@ -644,8 +651,7 @@ def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """Binary cross-entropy of logits (N, C) with 0 or 1, averaged over the classes of each row."""
-    same_shape("multilabel_soft_margin_loss", input, target)
-    losses = _logistic(input, target, None)
+    losses = _logistic(input, target.expand(input.shape), None)
     losses = losses if weight is None else losses * weight
     return reduce("multilabel_soft_margin_loss", losses.mean(-1), reduction)
 
@@ -679,7 +685,7 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """``max(margin - target * (input1 - input2), 0)``: input1 higher where target is 1."""
-    same_shape("margin_ranking_loss", input1, input2)
+    _same_rank("margin_ranking_loss", input1, input2, target)
     losses = _hinge(-target * (input1 - input2) + margin)
     return reduce("margin_ranking_loss", losses, reduction)
 
@@ -781,7 +787,7 @@ def cosine_embedding_loss(
         target: shape (N,) or ().
     """
     require_real("cosine_embedding_loss", input1, input2, target)
-    same_shape("cosine_embedding_loss", input1, input2)
+    _same_rank("cosine_embedding_loss", input1, input2)
     input1, input2 = (x if x.dtype.is_floating else x.to(float32) for x in (input1, input2))
     return _cosine_losses(input1, input2, target == 1, target == -1, margin, reduction)
 
@@ -809,11 +815,10 @@ def triplet_margin_loss(
     """``max(d(anchor, positive) - d(anchor, negative) + margin, 0)`` with the p-norm's distance.
 
     Args:
-        anchor, positive, negative: shape (N, D) or (D,).
+        anchor, positive, negative: shape (N, D) or (D,); they broadcast.
         swap: take the distance of positive and negative if it is smaller.
     """
-    for other in (positive, negative):
-        same_shape("triplet_margin_loss", anchor, other)
+    _same_rank("triplet_margin_loss", anchor, positive, negative)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)

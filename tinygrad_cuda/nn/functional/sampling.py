@@ -211,7 +211,7 @@ def _unpool(
     usual = tuple((n - 1) * s - 2 * p + k for n, s, p, k in zip(spatial, steps, around, kernel))
     sizes = usual if output_size is None else tuple(output_size)[-rank:]
     empty = zeros(*lead, prod(sizes), device=input.device, dtype=input.dtype)
-    positions, values = indices.reshape(*lead, -1), input.reshape(*lead, -1)
+    positions, values = (part.reshape(*lead, prod(spatial)) for part in (indices, input))
     filled = empty.scatter(input.ndim - rank, positions, values.detach())
     if values.requires_grad:
         # As in PyTorch each value gets the gradient of its position, also where another one stays.

@@ -90,8 +90,13 @@ class LRScheduler:
     def _begin(self) -> None:
         """The first rates, from the initial ones, whatever the last schedule left."""
         set_rates(self.optimizer, self.base_lrs)
-        self.last_epoch = -1
-        self._advance()
+        self.last_epoch = 0
+        set_rates(self.optimizer, self._rates_of_beginning())
+        self._last_lr = self._rates()
+
+    def _rates_of_beginning(self) -> list[float]:
+        """The rates of step 0 after another schedule, where `last_epoch` is 0."""
+        return self.get_lr()
 
     def _advance(self) -> None:
         self.last_epoch += 1

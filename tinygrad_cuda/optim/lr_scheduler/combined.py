@@ -57,6 +57,11 @@ class ReduceLROnPlateau(LRScheduler):
         self.cooldown_counter = self.num_bad_epochs = self.last_epoch = 0
         self._last_lr = self._rates()
 
+    @property
+    def in_cooldown(self) -> bool:
+        """Whether steps after a reduction are not counted yet."""
+        return self.cooldown_counter > 0
+
     def step(self, metrics: Any) -> None:  # type: ignore[override]
         """Takes note of the metric, a number or a Tensor of one element."""
         current = float(metrics)

@@ -64,6 +64,10 @@ class MultiplicativeLR(LRScheduler):
             for rate, function in zip(self._rates(), self.lr_lambdas)
         ]
 
+    def _rates_of_beginning(self) -> list[float]:
+        # As in PyTorch, after another schedule its step 0 counts.
+        return [rate * function(0) for rate, function in zip(self._rates(), self.lr_lambdas)]
+
 
 class StepLR(LRScheduler):
     """The rate times `gamma` every `step_size` steps."""
@@ -148,6 +152,9 @@ class ConstantLR(LRScheduler):
         if self.factor == 0:
             return list(self.base_lrs)
         return [rate * (1.0 / self.factor) for rate in self._rates()]
+
+    def _rates_of_beginning(self) -> list[float]:
+        return list(self.base_lrs) if self.total_iters <= 0 else self.get_lr()
 
 
 class PolynomialLR(LRScheduler):
