@@ -19,6 +19,8 @@ from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.random import Generator
 
 AHEAD = 2  # batches that each worker prepares ahead
+# What the order and the workers are made of when a loader is made.
+FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
 class DataLoader:
@@ -127,8 +129,14 @@ class DataLoader:
         batched = batch_sampler is not None
         self._recipe = Recipe(dataset, collate_fn, self.batch_size, drop_last, batched)
         self._persistent: Workers | None = None
+        self.generator, self.multiprocessing_context = generator, multiprocessing_context
         self._epoch = self._done = self._skip = 0
         self._start: dict[str, Any] | None = None  # the state when the present pass began
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIXED and "_start" in self.__dict__:
+            _refuse(f"{name} is fixed", "another DataLoader for another value", repr(value))
+        super().__setattr__(name, value)
 
     # Passes ---------------------------------------------------------------------------------------
 
@@ -359,7 +367,7 @@ def to_tensors(batch: Any) -> Any:
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(to_tensors, batch))
     if isinstance(batch, tuple | list):
-        return type(batch)(map(to_tensors, batch))
+        return [to_tensors(part) for part in batch]
     return batch
 
 

@@ -150,16 +150,26 @@ class Subset(Dataset[Any]):
 
     def __init__(self, dataset: Any, indices: Sequence[int] | Array) -> None:
         self.dataset = dataset
-        self.indices = np.asarray(indices, dtype=np.int64)
+        self.indices = indices
 
     def __getitem__(self, index: Any) -> Any:
-        return self.dataset[self.indices[index].item()]
+        if isinstance(index, list):
+            return self.dataset[[_plain(self.indices[one]) for one in index]]
+        return self.dataset[_plain(self.indices[index])]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        return each(self.dataset, [_plain(self.indices[one]) for one in indices])
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def batch(self, indices: Array) -> Any:
-        return gather(self.dataset, self.indices[indices])
+        return gather(self.dataset, as_indices([_plain(self.indices[k]) for k in indices.tolist()]))
+
+
+def _plain(index: Any) -> Any:
+    """A NumPy number as Python's; other indices as they are."""
+    return index.item() if isinstance(index, np.generic) else index
 
 
 class ConcatDataset(Dataset[Any]):
@@ -181,6 +191,11 @@ class ConcatDataset(Dataset[Any]):
                 "ConcatDataset", "no data sets", expect="at least one", actual="none"
             )
         self.ends = np.cumsum([len(dataset) for dataset in self.datasets])
+
+    @property
+    def cumulative_sizes(self) -> list[int]:
+        """Where each data set ends."""
+        return [int(end) for end in self.ends]
 
     def __getitem__(self, index: int) -> Any:
         position = index + len(self) if index < 0 else index
@@ -315,13 +330,30 @@ def fetch(dataset: Any, index: Any) -> Any:
             raise
 
 
+def each(dataset: Any, indices: Sequence[Any]) -> list[Any]:
+    """The samples one by one, or all by the data set's own ``__getitems__``."""
+    if getattr(dataset, "__getitems__", None):
+        return list(dataset.__getitems__(indices))
+    return [fetch(dataset, index) for index in indices]
+
+
 def _each(dataset: Any, indices: Array) -> list[Any]:
-    """The samples one by one."""
-    return [fetch(dataset, index) for index in indices.tolist()]
+    return each(dataset, indices.tolist())
 
 
-def gather(dataset: Any, indices: Array) -> Any:
+def as_indices(order: Sequence[Any]) -> Any:
+    """Numbers as an array; other indices, such as the keys of a dict, as they are."""
+    try:
+        found = np.asarray(order)
+    except ValueError:  # of unequal lengths
+        return order
+    return found.astype(np.int64) if found.dtype.kind in "iub" or not len(order) else order
+
+
+def gather(dataset: Any, indices: Any) -> Any:
     """A batch of any data set, of ours by `Dataset.batch` or of anything that can be indexed."""
+    if not isinstance(indices, np.ndarray):
+        return collate(each(dataset, indices))
     if isinstance(dataset, Dataset):
         return dataset.batch(indices)
     return collate(_each(dataset, indices))
@@ -421,7 +453,7 @@ def random_split(
     n = len(dataset)
     sizes = _sizes(lengths, n)
     order = Shuffler(generator, seed).random(epoch=0).permutation(n)
-    return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+    return [Subset(dataset, part.tolist()) for part in np.split(order, np.cumsum(sizes)[:-1])]
 
 
 def _sizes(lengths: Sequence[int | float], n: int) -> list[int]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -43,7 +45,7 @@ def loading(seed: int, epoch: int) -> Iterator[None]:
 
 
 @contextmanager
-def sample(index: int) -> Iterator[None]:
+def sample(index: Any) -> Iterator[None]:
     """Random transforms in this context draw what (seed, epoch, index) determine.
 
     Of two contexts the inner one decides: the index in the data set that holds the samples.
@@ -53,7 +55,9 @@ def sample(index: int) -> Iterator[None]:
     if current is None:
         yield
         return
-    token = _sample.set(_Stream(*current, int(index) % 2**64))
+    # A key that is no number has one of its own.
+    number = int(index) if hasattr(index, "__index__") else crc32(repr(index).encode())
+    token = _sample.set(_Stream(*current, number % 2**64))
     try:
         yield
     finally:

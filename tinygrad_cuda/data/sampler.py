@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.tensors.random import Generator, default_generator
 
 T = TypeVar("T")
@@ -157,6 +157,7 @@ class RandomSampler(SeededSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(generator, seed=seed)
+        _check_flag("RandomSampler", "replacement", replacement)
         if num_samples is not None:
             _check_count("RandomSampler", num_samples)
         self.data_source = data_source
@@ -248,6 +249,7 @@ class WeightedRandomSampler(SeededSampler):
     ) -> None:
         super().__init__(generator, seed=seed)
         _check_count("WeightedRandomSampler", num_samples)
+        _check_flag("WeightedRandomSampler", "replacement", replacement)
         self.weights = np.asarray(weights, dtype=np.float64)
         self.num_samples = num_samples
         self.replacement = replacement
@@ -296,6 +298,7 @@ class BatchSampler(Sampler[Any]):
                 expect="a whole number of at least 1",
                 actual=repr(batch_size),
             )
+        _check_flag("BatchSampler", "drop_last", drop_last)
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -318,6 +321,11 @@ class BatchSampler(Sampler[Any]):
             raise TypeError(f"{type(self.sampler).__name__} has no length")
         whole, rest = divmod(len(self.sampler), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
+
+
+def _check_flag(op: str, name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise DTypeError(op, f"{name} is no bool", expect="True or False", actual=repr(value))
 
 
 def _check_count(op: str, num_samples: int) -> None:

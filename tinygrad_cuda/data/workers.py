@@ -25,7 +25,14 @@ import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError, DataError
 from tinygrad_cuda.core.trees import leaves, rebuilt
-from tinygrad_cuda.data.dataset import IterableDataset, collate, fetch, gather
+from tinygrad_cuda.data.dataset import (
+    IterableDataset,
+    as_indices,
+    collate,
+    each,
+    fetch,
+    gather,
+)
 from tinygrad_cuda.data.randomness import loading, sample
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import set_default_device, tensor
@@ -88,8 +95,8 @@ class Recipe:
                 with sample(order):
                     return self.collate_fn(one)
             if self.collate_fn is None:
-                return gather(self.dataset, np.asarray(order, dtype=np.int64))
-            return self.collate_fn([fetch(self.dataset, index) for index in order])
+                return gather(self.dataset, as_indices(order))
+            return self.collate_fn(each(self.dataset, order))
 
     def stream(self, seed: int, epoch: int) -> Iterator[Any]:
         """The batches of an iterable data set, or this worker's part of them."""

@@ -30,6 +30,11 @@ class _Located(Distribution):
         """The expected value."""
         return self.loc
 
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.loc
+
 
 class Normal(_Located):
     r"""The normal distribution.
@@ -104,6 +109,11 @@ class Uniform(Distribution):
         self.low, self.high = together(low, high)
         super().__init__(self.low.shape, (), validate_args)
         self.check(self.high > self.low, "high", "high > low")
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.low * math.nan
 
     @property
     def mean(self) -> Tensor:
@@ -214,6 +224,11 @@ class Exponential(Distribution):
         self.check(self.rate > 0, "rate", "rate > 0")
 
     @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.rate * 0.0
+
+    @property
     def mean(self) -> Tensor:
         """One by the rate."""
         result: Tensor = 1.0 / self.rate
@@ -269,6 +284,11 @@ class HalfNormal(Distribution):
         self.base_dist = Normal(0.0, scale, validate_args=validate_args)
         self.scale = self.base_dist.scale
         super().__init__(self.scale.shape, (), validate_args)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.scale * 0.0
 
     @property
     def mean(self) -> Tensor:

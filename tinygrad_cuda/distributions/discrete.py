@@ -53,6 +53,12 @@ class Bernoulli(Distribution):
         self.probs, self.logits = given, bounded.log() - (-bounded).log1p()
 
     @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        likelier = (self.probs >= 0.5).to(self.probs.dtype)
+        return where(self.probs == 0.5, math.nan, likelier)
+
+    @property
     def mean(self) -> Tensor:
         """The probability."""
         return self.probs
@@ -267,6 +273,11 @@ class Geometric(Distribution):
         self.check(self.probs > 0, "probs", "probs > 0")
 
     @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.probs.detach() * 0.0
+
+    @property
     def mean(self) -> Tensor:
         """1 / p - 1."""
         result: Tensor = 1.0 / self.probs - 1.0
@@ -316,6 +327,11 @@ class Poisson(Distribution):
         (self.rate,) = together(rate)
         super().__init__(self.rate.shape, (), validate_args)
         self.check(self.rate >= 0, "rate", "rate >= 0")
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.rate.floor()
 
     @property
     def mean(self) -> Tensor:

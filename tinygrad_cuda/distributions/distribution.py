@@ -5,11 +5,13 @@ A distribution has a batch of parameters and, of each, events of some shape.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.tensors.base import Size
 from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.random import rand
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -34,14 +36,19 @@ class Distribution:
         self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (),
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        self.batch_shape: Shape = tuple(batch_shape)
-        self.event_shape: Shape = tuple(event_shape)
+        self.batch_shape: Shape = Size(batch_shape)
+        self.event_shape: Shape = Size(event_shape)
         self.validates = validate_args is not False
 
     @property
     def mean(self) -> Tensor:
         """The expected value."""
         raise self._lacks("mean")
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        raise self._lacks("mode")
 
     @property
     def variance(self) -> Tensor:
@@ -62,6 +69,10 @@ class Distribution:
         """The expected value of minus the log of the probability, in nats."""
         raise self._lacks("entropy")
 
+    def perplexity(self) -> Tensor:
+        """The exponential of the entropy."""
+        return self.entropy().exp()
+
     def cdf(self, value: Tensor) -> Tensor:
         """The probability of a sample of at most `value`."""
         raise self._lacks("cdf")
@@ -79,9 +90,31 @@ class Distribution:
         with gradient_mode(False):
             return self.rsample(sample_shape)
 
+    def sample_n(self, n: int) -> Tensor:
+        """`n` samples: ``sample((n,))``."""
+        return self.sample((n,))
+
     def expand(self: T, batch_shape: Sequence[int]) -> T:
-        """The same distribution with a batch of another shape."""
-        raise self._lacks("expand")
+        """The same distribution with a batch of another shape, to which its own broadcasts.
+
+        Raises:
+            ShapeError: it does not broadcast.
+
+        Example:
+            >>> import tinygrad_cuda as tc
+            >>> normal = tc.distributions.Normal(tc.zeros(3, device="cpu"), 1.0)
+            >>> normal.expand((2, 3)).sample().shape
+            Size([2, 3])
+        """
+        wide, own = Size(batch_shape), len(self.batch_shape)
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Distribution):
+                setattr(made, name, value.expand((*wide, *value.batch_shape[own:])))
+            elif isinstance(value, Tensor) and value.shape[:own] == self.batch_shape:
+                setattr(made, name, value.expand(*wide, *value.shape[own:]))
+        made.batch_shape = wide
+        return made
 
     def shape_of(self, sample_shape: Sequence[int]) -> Shape:
         """The shape of samples."""
@@ -157,6 +190,11 @@ class Independent(Distribution):
     def mean(self) -> Tensor:
         """The expected value."""
         return self.base_dist.mean
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.base_dist.mode
 
     @property
     def variance(self) -> Tensor:

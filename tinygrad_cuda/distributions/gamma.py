@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.distributions.distribution import Distribution, Shape, together, uniform
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensors.creation import tensor
-from tinygrad_cuda.tensors.indexing.selecting import where
+from tinygrad_cuda.tensors.creation import tensor, zeros_like
+from tinygrad_cuda.tensors.indexing.selecting import one_hot, where
 from tinygrad_cuda.tensors.random import randn
 from tinygrad_cuda.tensors.special import digamma, lgamma, xlogy
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -218,6 +219,16 @@ class Dirichlet(Distribution):
         self.check(concentration > 0, "concentration", "concentration > 0")
 
     @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        above = (self.concentration - 1.0).clamp(min=0.0)
+        first = one_hot(zeros_like(above[..., 0]).to(int64), above.shape[-1]).to(above.dtype)
+        # As in PyTorch the first corner, where all corners are infinite.
+        corners = (self.concentration < 1.0).all(-1, keepdim=True)
+        result: Tensor = where(corners, first, above / above.sum(-1, keepdim=True))
+        return result
+
+    @property
     def mean(self) -> Tensor:
         """The concentrations by their sum."""
         return self.concentration / self.concentration.sum(-1, keepdim=True)
@@ -280,6 +291,15 @@ class Beta(Distribution):
         super().__init__(self.concentration1.shape, (), validate_args)
         self.check(self.concentration1 > 0, "concentration1", "concentration1 > 0")
         self.check(self.concentration0 > 0, "concentration0", "concentration0 > 0")
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        one, zero = ((c - 1.0).clamp(min=0.0) for c in (self.concentration1, self.concentration0))
+        # As in PyTorch 1, where both ends are infinite.
+        ends = (self.concentration1 < 1.0).logical_and(self.concentration0 < 1.0)
+        result: Tensor = where(ends, 1.0, one / (one + zero))
+        return result
 
     @property
     def mean(self) -> Tensor:

@@ -37,6 +37,11 @@ class StudentT(Distribution):
         self._chi2 = Chi2(self.df, validate_args=validate_args)
 
     @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.loc
+
+    @property
     def mean(self) -> Tensor:
         """The middle; not a number for up to one degree."""
         result: Tensor = where(self.df <= 1, math.nan, self.loc)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad_cuda.core.device import CPU, Device
+from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, iinfo, int64
 from tinygrad_cuda.core.errors import ArgumentError, CompileError, DTypeError
 from tinygrad_cuda.core.locks import new_lock
@@ -67,6 +67,7 @@ class Generator:
     """
 
     def __init__(self, device: DeviceLike = None) -> None:
+        self.device = CPU if device is None else as_device(device)
         self._lock = new_lock()
         self._seed = 67280421310721
         self._next = 0
@@ -124,6 +125,12 @@ class Generator:
             position = capture.peek(self, seed, number)
             capture.drawn_on_host(node.storage, _state_of, CPU, *position)
         return wrap(node)
+
+    def clone_state(self) -> Generator:
+        """Another Generator, whose stream is at the same place."""
+        twin = Generator(self.device)
+        twin.set_state(self.get_state())
+        return twin
 
     def set_state(self, state: Tensor) -> None:
         """Goes back (or on) to where `get_state` was called.

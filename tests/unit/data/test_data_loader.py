@@ -146,7 +146,7 @@ def test_random_split() -> None:
     seen = np.concatenate([part.indices for part in parts])
     assert sorted(seen.tolist()) == list(range(103))
     again = random_split(numbers(103), [73, 20, 10], seed=4)
-    assert all((a.indices == b.indices).all() for a, b in zip(parts, again))
+    assert all(a.indices == b.indices for a, b in zip(parts, again))
     assert [len(part) for part in random_split(range(1), [1, 0])] == [1, 0]
 
 
