@@ -5,6 +5,7 @@ Reference: Jaderberg et al. (2015), spatial transformer networks.
 
 from __future__ import annotations
 
+import itertools
 from math import prod
 from typing import Any
 
@@ -30,29 +31,33 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
     """Where the pixels of an output lie in an input that is mapped affinely.
 
     Args:
-        theta: shape (N, 2, 3), the maps of (x, y, 1).
-        size: (N, C, H, W) of the output.
+        theta: shape (N, 2, 3), the maps of (x, y, 1); of volumes (N, 3, 4), of (x, y, z, 1).
+        size: (N, C, H, W) of the output, or (N, C, D, H, W).
         align_corners: -1 and 1 are the centres of the corner pixels, not their outer edges.
 
     Returns:
-        Shape (N, H, W, 2), for `grid_sample`.
+        Shape (N, H, W, 2), or (N, D, H, W, 3), for `grid_sample`.
 
     Raises:
         ShapeError: theta and size do not fit.
     """
     sizes = tuple(size)
-    if len(sizes) != 4 or tuple(theta.shape) != (sizes[0], 2, 3):
+    rank = len(sizes) - 2
+    if rank not in (2, 3) or tuple(theta.shape) != (sizes[0], rank, rank + 1):
         raise ShapeError(
-            "affine_grid", "theta and size do not fit", expect="(N, 2, 3) and (N, C, H, W)",
+            "affine_grid", "theta and size do not fit",
+            expect="(N, 2, 3) and (N, C, H, W), or (N, 3, 4) and (N, C, D, H, W)",
             actual=f"{tuple(theta.shape)} and {sizes}",
         )  # fmt: skip
-    batch, _, height, width = sizes
-    x, y = (_centres(n, bool(align_corners), theta) for n in (width, height))
-    x = x.reshape(1, width).expand(height, width)
-    y = y.reshape(height, 1).expand(height, width)
-    one = ones(height, width, device=theta.device, dtype=theta.dtype)
-    base = stack([x, y, one], -1).reshape(1, height * width, 3).expand(batch, -1, -1)
-    return (base @ theta.transpose(1, 2)).reshape(batch, height, width, 2)
+    batch, spatial = sizes[0], sizes[2:]
+    parts = []
+    for axis in reversed(range(rank)):  # x belongs to the last axis
+        centres = _centres(spatial[axis], bool(align_corners), theta)
+        shape = [spatial[axis] if other == axis else 1 for other in range(rank)]
+        parts.append(centres.reshape(*shape).expand(*spatial))
+    parts.append(ones(*spatial, device=theta.device, dtype=theta.dtype))
+    base = stack(parts, -1).reshape(1, prod(spatial), rank + 1).expand(batch, -1, -1)
+    return (base @ theta.transpose(1, 2)).reshape(batch, *spatial, rank)
 
 
 def _centres(count: int, aligned: bool, like: Tensor) -> Tensor:
@@ -72,18 +77,19 @@ def grid_sample(
     """The input read at the positions of a grid.
 
     Args:
-        input: shape (N, C, H, W).
-        grid: shape (N, h, w, 2), x and y between -1 (left, top) and 1.
-        mode: ``bilinear``, ``nearest`` or ``bicubic``.
+        input: shape (N, C, H, W), or (N, C, D, H, W).
+        grid: shape (N, h, w, 2), x and y between -1 (left, top) and 1; or (N, d, h, w, 3), with z
+            (front) as the third.
+        mode: ``bilinear`` (of volumes trilinear), ``nearest`` or, of images, ``bicubic``.
         padding_mode: what lies outside: ``zeros``, ``border`` (the nearest pixel) or
             ``reflection`` (the image mirrored at its border, again and again).
         align_corners: -1 and 1 are the centres of the corner pixels, not their outer edges.
 
     Returns:
-        Shape (N, C, h, w).
+        Shape (N, C, h, w), or (N, C, d, h, w).
 
     Raises:
-        ArgumentError: a mode is unknown.
+        ArgumentError: a mode is unknown, or bicubic for volumes.
         ShapeError: input and grid do not fit.
     """
     if mode not in MODES or padding_mode not in PADDINGS:
@@ -92,32 +98,51 @@ def grid_sample(
             expect=f"{', '.join(MODES)}; {', '.join(PADDINGS)}",
             actual=f"mode={mode!r}, padding_mode={padding_mode!r}",
         )  # fmt: skip
-    if input.ndim != 4 or grid.ndim != 4 or (grid.shape[0], grid.shape[3]) != (input.shape[0], 2):
-        raise ShapeError(
-            "grid_sample", "input and grid do not fit", expect="(N, C, H, W) and (N, h, w, 2)",
-            actual=f"{tuple(input.shape)} and {tuple(grid.shape)}",
-        )  # fmt: skip
-    height, width = input.shape[2:]
+    _check_grid(input, grid, mode)
     aligned = bool(align_corners)
     if mode == "bicubic":
         return _bicubic(input, grid, aligned, padding_mode)
-    x, y = (
+    places = [
         _padded(_pixels(grid[..., k], size, aligned), size, aligned, padding_mode)
-        for k, size in ((0, width), (1, height))
-    )
+        for k, size in enumerate(reversed(input.shape[2:]))
+    ]
     if mode == "nearest":
-        read = _read(input, x.detach().round(), y.detach().round())
+        read = _read(input, *(place.detach().round() for place in places))
         if not grid.requires_grad:
             return read
         return wrap(with_second_history(read.node, grid.node))
-    left, top = x.detach().floor(), y.detach().floor()
+    return _multilinear(input, places)
+
+
+def _check_grid(input: Tensor, grid: Tensor, mode: str) -> None:
+    rank = grid.ndim - 2
+    if rank not in (2, 3) or input.ndim != grid.ndim or (
+        (grid.shape[0], grid.shape[-1]) != (input.shape[0], rank)
+    ):  # fmt: skip
+        raise ShapeError(
+            "grid_sample", "input and grid do not fit",
+            expect="(N, C, H, W) and (N, h, w, 2), or (N, C, D, H, W) and (N, d, h, w, 3)",
+            actual=f"{tuple(input.shape)} and {tuple(grid.shape)}",
+        )  # fmt: skip
+    if mode == "bicubic" and rank != 2:
+        raise ArgumentError(
+            "grid_sample", "bicubic is for images", expect="bilinear or nearest for volumes",
+            actual=mode,
+        )  # fmt: skip
+
+
+def _multilinear(input: Tensor, places: list[Tensor]) -> Tensor:
+    """The neighbours of each place, x first, weighted by how near they are."""
+    before = [place.detach().floor() for place in places]
     total: Any = None
-    for right in (0, 1):
-        for below in (0, 1):
-            share_x = x - left if right else 1.0 - (x - left)
-            share_y = y - top if below else 1.0 - (y - top)
-            part = _read(input, left + right, top + below) * (share_x * share_y).unsqueeze(1)
-            total = part if total is None else total + part
+    for corner in itertools.product((0, 1), repeat=len(places)):
+        share: Any = None
+        for after, place, low in zip(corner, places, before):
+            near = place - low if after else 1.0 - (place - low)
+            share = near if share is None else share * near
+        at = [low + after for after, low in zip(corner, before)]
+        part = _read(input, *at) * share.unsqueeze(1)
+        total = part if total is None else total + part
     result: Tensor = total
     return result
 
@@ -181,14 +206,20 @@ def _padded(position: Tensor, size: int, aligned: bool, padding: str) -> Tensor:
     return where(inside, position, position.detach().clamp(0.0, size - 1.0))
 
 
-def _read(input: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Pixels at integer positions, shape (N, h, w); zero outside."""
-    batch, channels, height, width = input.shape
-    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    positions = where(inside, y * width + x, 0.0).to(int64).reshape(batch, 1, -1)
-    flat = input.reshape(batch, channels, height * width)
-    values = flat.gather(2, positions.expand(batch, channels, positions.shape[2]))
-    return where(inside.unsqueeze(1), values.reshape(batch, channels, *x.shape[1:]), 0.0)
+def _read(input: Tensor, *places: Tensor) -> Tensor:
+    """Pixels at integer positions, x first, each of shape (N, h, w); zero outside."""
+    batch, channels, *sizes = input.shape
+    shape = places[0].shape[1:]
+    inside: Any = None
+    for place, size in zip(places, reversed(sizes)):
+        within = (place >= 0) & (place < size)
+        inside = within if inside is None else inside & within
+    number: Any = 0  # in whole numbers: a float32 has not enough digits for a large image
+    for place, size in zip(reversed(places), sizes):
+        number = number * size + where(inside, place, 0.0).to(int64)
+    positions = number.reshape(batch, 1, prod(shape)).expand(batch, channels, prod(shape))
+    values = input.reshape(batch, channels, prod(sizes)).gather(2, positions)
+    return where(inside.unsqueeze(1), values.reshape(batch, channels, *shape), 0.0)
 
 
 # Unpooling ----------------------------------------------------------------------------------
