@@ -7,7 +7,7 @@ from typing import Any
 
 from tinygrad_cuda.core.config import SPLIT, settings
 from tinygrad_cuda.core.dtypes import bool_, float32
-from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.graph.ops.attention import WIDTHS, attention, no_mask
 from tinygrad_cuda.graph.ops.common import full, output
 from tinygrad_cuda.nn.functional.linears import dropout, linear
@@ -156,8 +156,9 @@ def scaled_dot_product_attention(
             op, "query, key and value do not fit", expect="(*, L, E), (*, S, E), (*, S, V)",
             actual=f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}",
         )  # fmt: skip
+    check_mask(op, "attn_mask", attn_mask)
     if enable_gqa:
-        times = query.shape[-3] // key.shape[-3]
+        times = _group_size(op, query.shape[-3], key.shape[-3])
         key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
     if _has_kernels(query, key, value, attn_mask, is_causal):
         return _attend(query, key, value, attn_mask, is_causal, scale, dropout_p)
@@ -211,6 +212,27 @@ class Heads:
         return joined
 
 
+def check_mask(op: str, name: str, mask: Tensor | None) -> None:
+    """Raises for a mask of integers, which could mean either kind of mask."""
+    if mask is not None and mask.dtype is not bool_ and not mask.dtype.is_floating:
+        raise DTypeError(
+            op, f"{name} is neither a mask nor added", expect="bool, or a floating dtype",
+            actual=mask.dtype.name, hint=f"{name}.bool()",
+        )  # fmt: skip
+
+
+def _group_size(op: str, queries: int, keys: int) -> int:
+    """How many heads of the query share a head of key and value."""
+    if queries == keys:
+        return 1
+    if not keys or queries % keys:
+        raise ShapeError(
+            op, "the heads do not divide", expect="heads of key and value that divide the query's",
+            actual=f"{keys} and {queries}",
+        )  # fmt: skip
+    return queries // keys
+
+
 def as_added(mask: Tensor | None, like: Tensor) -> Tensor | None:
     """A mask of hidden positions (bool, True is hidden) as numbers to add."""
     if mask is None or mask.dtype is not bool_:
@@ -224,6 +246,8 @@ def joint_mask(
 ) -> Tensor | None:
     """Both masks as one, to add to (N, heads, L, S); `extra` keys at the end are always seen."""
     like = heads.query
+    check_mask("multi_head_attention", "attn_mask", attn_mask)
+    check_mask("multi_head_attention", "key_padding_mask", key_padding_mask)
     mask = as_added(attn_mask, like)
     if mask is not None:
         if mask.ndim == 3:
