@@ -56,7 +56,8 @@ class Bernoulli(Distribution):
     def mode(self) -> Tensor:
         """The likeliest value."""
         likelier = (self.probs >= 0.5).to(self.probs.dtype)
-        return where(self.probs == 0.5, math.nan, likelier)
+        result: Tensor = where(self.probs == 0.5, math.nan, likelier)
+        return result
 
     @property
     def mean(self) -> Tensor:

@@ -27,8 +27,6 @@ class IncompatibleKeys(NamedTuple):
             f"unexpected_keys={self.unexpected_keys})"
         )
 
-    __str__ = __repr__
-
 
 def load(
     own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool, assign: bool,
