@@ -234,9 +234,7 @@ def _shown(fact: Any) -> str:
 
 def snapshot(module: Any) -> list[tuple[Any, dict[str, Any]]]:
     """All that a Module and those below hold: flags, parameters, buffers, hooks, attributes."""
-    return [
-        (one, {k: _copied(x) for k, x in vars(one).items()}) for one in (*module.modules(), of_all)
-    ]
+    return [(m, {k: _copied(x) for k, x in vars(m).items()}) for m in (*module.modules(), of_all)]
 
 
 def _copied(value: Any) -> Any:
