@@ -107,17 +107,6 @@ class PackedSequence(NamedTuple):
         return bool(self.data.is_cuda)
 
 
-def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """Where each number stands in a permutation; None of None.
-
-    Example:
-        >>> import tinygrad_cuda as tc
-        >>> tc.nn.utils.rnn.invert_permutation(tc.tensor([2, 0, 1], device="cpu")).tolist()
-        [1, 2, 0]
-    """
-    return None if permutation is None else permutation.argsort()
-
-
 def pad_sequence(
     sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0,
     padding_side: str = "right",

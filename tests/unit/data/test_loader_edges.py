@@ -13,7 +13,6 @@ from tinygrad_cuda.data import (
     DataLoader,
     RandomSampler,
     Subset,
-    default_convert,
     random_split,
 )  # fmt: skip
 from tinygrad_cuda.utils import data
@@ -57,7 +56,8 @@ def test_samples_at_once(collate_fn: Any) -> None:
 
 
 def test_single_samples_are_converted() -> None:
-    assert data.default_convert((np.float32(1), "text", 3)) == [tc.tensor(1.0, device="cpu"), "text", 3]
+    converted = data.default_convert((np.float32(1), "text", 3))
+    assert converted == [tc.tensor(1.0, device="cpu"), "text", 3]
     samples = list(DataLoader([(1, np.zeros(2))], batch_size=None))
     assert isinstance(samples[0], list) and samples[0][1].dtype is tc.float64
     assert data._utils.collate.default_convert is data.default_convert
