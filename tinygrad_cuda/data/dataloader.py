@@ -106,11 +106,10 @@ class DataLoader:
                     "no shuffle, sampler or batch_sampler", "one of them")  # fmt: skip
         self._shuffler = Shuffler(generator, seed)
         if sampler is None and batch_sampler is None and not streaming:
-            sampler = (
-                RandomSampler(dataset, generator=generator, seed=seed)
-                if shuffle
-                else SequentialSampler(dataset)
-            )
+            sampler = SequentialSampler(dataset)
+            if shuffle:
+                sampler = RandomSampler(dataset, generator=generator, seed=seed)
+                self._shuffler = sampler.shuffler
         if sampler is not None and batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
         self.dataset = dataset

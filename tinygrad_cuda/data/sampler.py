@@ -19,7 +19,8 @@ class Shuffler:
     """Random choices that depend on a seed and an epoch, and on nothing else.
 
     Args:
-        generator: gives the seed; the default stream, which ``tc.manual_seed`` sets, when left out.
+        generator: gives the seed, another one for each that asks; the default stream, which
+            ``tc.manual_seed`` sets, when left out.
         seed: the seed itself, instead of a generator.
 
     Raises:
@@ -33,11 +34,19 @@ class Shuffler:
             )
         self.generator = default_generator if generator is None else generator
         self.seed = seed
+        self._number: int | None = None  # among those that have their seed from the generator
 
     def current_seed(self) -> int:
         """The seed of a pass that begins now."""
-        seed = self.generator.initial_seed() if self.seed is None else self.seed
-        return seed % 2**64
+        if self.seed is not None:
+            return self.seed % 2**64
+        if self._number is None:
+            self._number = self.generator.take_order()
+        seed = self.generator.initial_seed() % 2**64
+        if self._number:
+            sequence = np.random.SeedSequence([seed, self._number])
+            (seed,) = sequence.generate_state(1, np.uint64).tolist()
+        return seed
 
     def random(self, epoch: int) -> np.random.Generator:
         """A fresh stream for an epoch."""

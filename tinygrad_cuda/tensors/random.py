@@ -70,12 +70,12 @@ class Generator:
         self.device = CPU if device is None else as_device(device)
         self._lock = new_lock()
         self._seed = 67280421310721
-        self._next = 0
+        self._next = self._orders = 0
 
     def manual_seed(self, seed: int) -> Generator:
         """Restarts the stream of `seed` (taken modulo 2**64)."""
         with self._lock:
-            self._seed, self._next = int(seed) % 2**64, 0
+            self._seed, self._next, self._orders = int(seed) % 2**64, 0, 0
         if (capture := capturing()) is not None:
             capture.seeded(self)
             repeated(self.manual_seed, seed)
@@ -109,6 +109,16 @@ class Generator:
             seed = self._seed
         capture = capturing()
         return (seed, number) if capture is None else capture.draw(self, seed, number)
+
+    def take_order(self) -> int:
+        """How many orders of data had their seed from here since `manual_seed`; counts one more.
+
+        They are no random nodes, so that loading data changes no other numbers.
+        """
+        with self._lock:
+            number = self._orders
+            self._orders = number + 1
+        return number
 
     def reserve(self, count: int) -> tuple[int, int]:
         """The seed, and the first of `count` numbers of random nodes in a row."""

@@ -76,13 +76,51 @@ def test_what_a_loader_is_made_of_is_fixed() -> None:
 def test_parts() -> None:
     generator = tc.Generator().manual_seed(1)
     first = random_split(range(5), [2, 3], generator)
-    again = random_split(range(5), [2, 3], generator)
+    other = random_split(range(5), [2, 3], generator)
+    again = random_split(range(5), [2, 3], generator.manual_seed(1))
     assert first[0].indices == again[0].indices and isinstance(first[0].indices, list)
+    assert first[0].indices != other[0].indices
     part = Subset(np.arange(10, 20), [3, 1])
     assert part[[0, 1]].tolist() == [13, 11]
     assert ConcatDataset([range(3), range(2)]).cumulative_sizes == [3, 5]
     with pytest.raises(tc.DTypeError):
         RandomSampler(range(3), replacement=1)  # type: ignore[arg-type]
+
+
+def orders(count: int, **options: Any) -> list[list[int]]:
+    """The first pass of one DataLoader after another."""
+    loaders = [DataLoader(range(30), None, shuffle=True, **options) for _ in range(count)]
+    return [list(loader) for loader in loaders]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_loader_for_each_epoch_has_another_order(own: bool) -> None:
+    """As in PyTorch, where each pass draws from the generator; the seed says which ones."""
+    options = {"generator": tc.Generator()} if own else {}
+    seeded = options["generator"].manual_seed if own else tc.manual_seed
+    seeded(5)
+    first = orders(3, **options)
+    before = tc.rand(1, device="cpu").item()
+    assert len({*map(tuple, first)}) == 3
+    seeded(5)
+    if not own:
+        assert tc.rand(1, device="cpu").item() == before  # orders are no random nodes
+    assert orders(3, **options) == first
+    assert orders(2, seed=5) == [first[0]] * 2  # the first order is that of the seed itself
+
+
+def test_a_resumed_loader_has_the_order_of_its_state() -> None:
+    tc.manual_seed(5)
+    DataLoader(range(30), None, shuffle=True).state_dict()
+    loader = DataLoader(range(30), None, shuffle=True)
+    passing = iter(loader)
+    begun = [next(passing) for _ in range(4)]
+    state = loader.state_dict()
+    rest = list(passing)
+    resumed = DataLoader(range(30), None, shuffle=True)
+    resumed.load_state_dict(state)
+    assert list(resumed) == rest and sorted(begun + rest) == [*range(30)]
+    assert list(resumed) == list(loader)
 
 
 def test_generators() -> None:
