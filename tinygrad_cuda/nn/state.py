@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.nn.parameter import share_cell
+from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -29,8 +29,9 @@ class IncompatibleKeys(NamedTuple):
 
 
 def load(
-    own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool, assign: bool,
+    own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool,
     report: Callable[[IncompatibleKeys], None] | None = None,
+    replace: Callable[[str, Tensor], None] | None = None,
 ) -> IncompatibleKeys:  # fmt: skip
     """Writes the Tensors or arrays `given` into the Tensors `own`.
 
@@ -38,8 +39,8 @@ def load(
         own: what is written to.
         given: the values.
         strict: refuse names that differ.
-        assign: take the Tensors themselves.
         report: sees the names that differ when the others are written, and may change them.
+        replace: puts a given Tensor in the place of its own, by its name; else they are written to.
 
     Raises:
         ArgumentError: names differ, and strict is true; or a value is no array.
@@ -63,8 +64,8 @@ def load(
     with gradient_mode(False):
         for name, value in values.items():
             target = own[name]
-            if assign:
-                share_cell(target, value if isinstance(value, Tensor) else tensor(value))
+            if replace is not None:
+                replace(name, _in_place_of(target, value))
             else:
                 target.copy_(value)
     keys = IncompatibleKeys(missing, unexpected)
@@ -73,6 +74,17 @@ def load(
         if strict and (missing or unexpected):
             raise _names_differ(missing, unexpected, own, given)
     return keys
+
+
+def _in_place_of(own: Tensor, given: Any) -> Tensor:
+    """What takes the place of a Parameter, which keeps its `requires_grad`, or of a buffer."""
+    value = given if isinstance(given, Tensor) else tensor(given)
+    if not isinstance(own, Parameter):
+        return value
+    if not isinstance(value, Parameter):
+        return Parameter(value, own.requires_grad)
+    value.requires_grad_(own.requires_grad)
+    return value
 
 
 def _names_differ(

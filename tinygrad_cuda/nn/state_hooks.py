@@ -198,7 +198,10 @@ class StateHooks:
             for name in wrong
         ]
         fitting = {name: value for name, value in given.items() if name not in wrong}
-        load({name: own[name] for name in fitting}, fitting, True, assign)
+        replace = (
+            (lambda name, value: setattr(self, name[len(prefix) :], value)) if assign else None
+        )
+        load({name: own[name] for name in fitting}, fitting, True, replace=replace)
         missing_keys += [name for name in own if name not in given]
         if strict:
             unexpected_keys += self._of_nobody(state_dict, prefix)
@@ -266,6 +269,7 @@ class _Loading:
         self.errors: list[str] = []
         self.after: list[tuple[StateHooks, Hook]] = []
         self.own: dict[str, Tensor] = {}
+        self.homes: dict[str, tuple[StateHooks, str]] = {}  # module and attribute of each of them
         self.extra: list[tuple[StateHooks, str]] = []
 
     def run(self) -> IncompatibleKeys:
@@ -280,8 +284,9 @@ class _Loading:
         states = [(module, key, self.given.pop(key)) for module, key in self.extra]
         reported = bool(self.after or any(self.keys))
         result = load(
-            self.own, self.given, self.strict, self.assign, self._report if reported else None
-        )
+            self.own, self.given, self.strict, self._report if reported else None,
+            self._replace if self.assign else None,
+        )  # fmt: skip
         for module, _, state in states:
             module.set_extra_state(state)
         return result
@@ -300,13 +305,18 @@ class _Loading:
         hooks = [(module, hook) for hook in module._state_hooks["load_post"].values()]
         self.after = hooks + self.after
         if type(module)._load_from_state_dict is StateHooks._load_from_state_dict:
-            self.own.update((prefix + name, value) for name, value in module._persistent())
+            for name, value in module._persistent():
+                self.own[prefix + name], self.homes[prefix + name] = value, (module, name)
         else:
             self._by_module(module, prefix, metadata)
         if type(module).set_extra_state is not StateHooks.set_extra_state:
             given = prefix + EXTRA in self.given
             self.extra += [(module, prefix + EXTRA)] if given else []
             self.keys.missing_keys.extend([] if given else [prefix + EXTRA])
+
+    def _replace(self, name: str, value: Tensor) -> None:
+        module, attribute = self.homes[name]
+        setattr(module, attribute, value)
 
     def _by_module(self, module: StateHooks, prefix: str, metadata: dict[str, Any]) -> None:
         """Calls a class's own `_load_from_state_dict`; its names are done with afterwards."""
