@@ -84,13 +84,14 @@ _NUMBER = {"shape": ()}
 class TensorBase:
     """The cell of a Tensor, its chain, and access to values and gradients."""
 
-    __slots__ = ("cell", "chain", "_node", "_strides", "_retained", "__weakref__")
+    __slots__ = ("cell", "chain", "_node", "_strides", "_retained", "_own_form", "__weakref__")
 
     cell: Cell
     chain: tuple[Step, ...]
     _node: Node | None
     _strides: Shape | None
     _retained: Any
+    _own_form: bool  # set where the shape was changed in place
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -244,8 +245,13 @@ class TensorBase:
         """Shows the cell of another Tensor from now on; the leaf, if there is one, stays."""
         structure.version += 1
         value = source.detach()
+        leaf, before = self.leaf, self.node
+        if leaf is None and before.requires_grad and source.node.shape == before.shape:
+            # The history stays that of before, as PyTorch's does.
+            branch: Branch = value.chain[-1][1]
+            branch.take(common.with_history(detached(source.node), before))
+            value.cell.add_alias(branch)
         self.cell = value.cell
-        leaf = self.leaf
         self.chain = value.chain if leaf is None else (*value.chain, (common.variable, leaf))
         self._node = None
         self._strides = value._strides
@@ -393,6 +399,11 @@ class TensorBase:
         """The accumulator of a leaf that requires grad."""
         chain = self.chain
         return chain[-1][1] if chain and chain[-1][0] is common.variable else None
+
+    def _is_alias(self) -> bool:
+        """Whether this shows a part or another shape of what another Tensor shows."""
+        moved = any(step not in (common.detach, common.variable) for step, _ in self.chain)
+        return moved and not getattr(self, "_own_form", False)
 
     @property
     def accumulator(self) -> Leaf | None:

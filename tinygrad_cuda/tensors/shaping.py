@@ -28,7 +28,7 @@ from tinygrad_cuda.core.shapes import (
     resolve_reshape,
 )
 from tinygrad_cuda.engine.cell import detached
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement, reduction
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors import creation
@@ -542,7 +542,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
         dim1, dim2: the dimensions of rows and columns.
     """
     shape, strides = input.node.shape, input.strides
-    rank = len(shape)
+    rank, offset = len(shape), as_int("diagonal", offset, "offset")
     rows, columns = normalize_axis("diagonal", dim1, rank), normalize_axis("diagonal", dim2, rank)
     if rows == columns or rank < 2:
         raise ShapeError(
@@ -1191,7 +1191,16 @@ def ravel(input: Tensor) -> Tensor:
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """All combinations of one element of each vector, as rows."""
+    """All combinations of one element of each vector, as rows.
+
+    Raises:
+        ShapeError: a Tensor is no vector.
+    """
+    for each in tensors:
+        if each.ndim != 1:
+            raise ShapeError(
+                "cartesian_prod", "needs vectors", expect="1-d", actual=str(tuple(each.shape))
+            )
     if len(tensors) == 1:
         return tensors[0]
     grids = meshgrid(*tensors, indexing="ij")
@@ -1239,7 +1248,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
             expect="two different dims",
             actual=f"{dim1}, {dim2}",
         )
-    length = node.shape[-1]
+    length, offset = node.shape[-1], as_int("diag_embed", offset, "offset")
     size = length + abs(offset)
     start = max(-offset, 0) * size + max(offset, 0)
     outer = node.shape[:-1]
@@ -1271,6 +1280,7 @@ def _indices(
     lower: bool, row: int, col: int, offset: int, dtype: DTypeLike, device: DeviceLike
 ) -> Tensor:
     where = np.tril_indices if lower else np.triu_indices
+    row, col, offset = (as_int("tril_indices", n, "a size or offset") for n in (row, col, offset))
     positions = np.array(where(row, offset, col), np.int64).reshape(2, -1)
     return as_tensor(wrap(buffer_node(positions, resolve_device(device))), dtype)
 
@@ -1319,18 +1329,25 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
 
 def become(op: str, input: Tensor, view: Tensor) -> Tensor:
     """Makes a Tensor show what a view of it shows (``squeeze_``, ``t_``, ...)."""
-    if input.leaf is not None:
+    leaf, chain = input.leaf, view.chain
+    if leaf is not None and mode.now.gradients:
         raise ArgumentError(
             op,
             "a leaf that requires grad cannot change its shape in place",
-            expect="a tensor without grad, or a result",
+            expect="a tensor without grad, a result, or no_grad()",
             actual="a leaf that requires grad",
             hint=f"use {op.rstrip('_')}()",
         )
+    if leaf is not None:
+        # It stays the leaf: of what it shows now.
+        steps = tuple(step for step in chain if step[0] is not common.detach)
+        chain = (*steps, (common.variable, leaf))
+    input._own_form = not input._is_alias()
     if versions.on:
         versions.touched(input)
     input.cell.add_alias(input)
-    input.chain, input._strides, input._node = view.chain, view._strides, view._node
+    node = view._node if leaf is None else None
+    input.chain, input._strides, input._node = chain, view._strides, node
     return input
 
 
@@ -1608,6 +1625,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
             expect="a vector or a matrix",
             actual=str(node.shape),
         )
+    diagonal = as_int("diag", diagonal, "diagonal")
     size = node.shape[0] + abs(diagonal)
     start = max(-diagonal, 0) * size + max(diagonal, 0)
     placed = movement.pad(

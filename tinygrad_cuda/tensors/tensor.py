@@ -20,7 +20,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.core.shapes import Shape, is_dense
 from tinygrad_cuda.engine.capture import structure
-from tinygrad_cuda.engine.cell import Leaf
+from tinygrad_cuda.engine.cell import Leaf, detached
 from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import Node, made_by
@@ -445,7 +445,7 @@ class Tensor(
         """Drops this Tensor's history."""
         if not self.requires_grad or self.leaf is not None:
             return self.requires_grad_(False)
-        if self.chain:
+        if self._is_alias():
             raise GradientError(
                 "detach_",
                 "a view cannot be detached in place",
@@ -453,7 +453,11 @@ class Tensor(
                 actual=made_by(self.node),
                 hint="use .detach()",
             )
-        node = self.detach().node
+        if any(step is common.detach for step, _ in self.chain):
+            # Its history is its own: the others on the cell have none of it.
+            self.chain, self._node = self.chain_without_history(), None
+            return self
+        node = detached(self.cell.node)
         with versions.paused():
             self.cell.put(node)
         return self
