@@ -230,4 +230,5 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     def draw(seed: int, number: int) -> np.ndarray[Any, Any]:
         return np.random.default_rng([seed, number]).poisson(rates).astype(node.dtype.numpy)
 
-    return wrap(drawn_on_host(draw, node.device, generator, on_host=True))
+    drawn = drawn_on_host(draw, node.device, generator, on_host=True)
+    return wrap(common.nothing_written(drawn, node))

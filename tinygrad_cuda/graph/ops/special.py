@@ -134,7 +134,7 @@ def _over_or_zero(a: Node, b: Node) -> Node:
 copysign: SameSpecOp = ew._op(
     "copysign", np.copysign, "copysign({0}, {1})",
     lambda g, out, a, b: ew.mul(g, _over_or_zero(out, a)),
-    None,
+    lambda g, out, a, b: full_like(g, 0),
     domain="float", cost=2,
 )  # fmt: skip
 
@@ -153,7 +153,10 @@ def _infer_nextafter(op: Op, sources: tuple[Node, ...], attributes: dict[str, An
 nextafter: SameSpecOp = SameSpecOp(
     "nextafter", "elementwise", _infer_nextafter, numpy=np.nextafter,
     cuda="nextafter({0}, {1})",
-    gradient=(lambda g, out, a, b: ew.where(ew.ne(a, b), g, full_like(g, 0)), None),
+    gradient=(
+        lambda g, out, a, b: ew.where(ew.ne(a, b), g, full_like(g, 0)),
+        lambda g, out, a, b: full_like(g, 0),
+    ),
     cost=4,
 )  # fmt: skip
 

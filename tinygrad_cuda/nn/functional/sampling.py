@@ -11,7 +11,7 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
-from tinygrad_cuda.graph.ops.common import with_history, with_second_history
+from tinygrad_cuda.graph.ops.common import nothing_written, with_history
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import per_axis
 from tinygrad_cuda.tensors.arguments import require_real
@@ -108,9 +108,7 @@ def grid_sample(
     ]
     if mode == "nearest":
         read = _read(input, *(place.detach().round() for place in places))
-        if not grid.requires_grad:
-            return read
-        return wrap(with_second_history(read.node, grid.node))
+        return wrap(nothing_written(read.node, grid.node))
     return _multilinear(input, places)
 
 
