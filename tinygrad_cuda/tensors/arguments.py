@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from tinygrad_cuda.core.errors import DTypeError, TgcError
 from tinygrad_cuda.tensors.base import TensorBase
 
@@ -36,6 +38,26 @@ def require_real(op: str, *values: Any) -> None:
                 op, "complex numbers are not supported", expect="a real dtype",
                 actual=value.dtype.name, hint="x.real, x.imag and x.abs() are real",
             )  # fmt: skip
+
+
+def plain_number(op: str, name: str, value: Any) -> Any:
+    """The Python number of an argument that is one: a Tensor's or a NumPy scalar's own.
+
+    It has no dtype: the operands decide the result's, and an unsigned one does not wrap.
+
+    Raises:
+        DTypeError: a Tensor that requires grad, or that is no number.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, TensorBase):
+        return value
+    if value.ndim or value.requires_grad:
+        raise DTypeError(
+            op, f"{name} is no number", expect="a number, or a 0-d Tensor that requires no grad",
+            actual="one that requires grad" if value.requires_grad else f"shape {value.shape}",
+        )  # fmt: skip
+    return value.item()
 
 
 class Parameters:

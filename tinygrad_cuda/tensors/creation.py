@@ -22,6 +22,7 @@ from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode, site_of
 from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.tensors.arguments import plain_number
 from tinygrad_cuda.tensors.base import TensorBase, arrived, wrap
 from tinygrad_cuda.tensors.layout import copied_strides
 from tinygrad_cuda.tensors.transfer import to_device
@@ -403,7 +404,7 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """A Tensor of shape `size` with every element equal to `fill_value`."""
-    fill_value = _number(fill_value)
+    fill_value = plain_number("full", "fill_value", fill_value)
     shape = as_shape("full", size if isinstance(size, tuple | list) else (size,))
     wanted = dtypes.scalar_dtype(fill_value, defaults.dtype) if dtype is None else as_dtype(dtype)
     value = dtypes.number_of("full", fill_value, wanted)
@@ -489,7 +490,8 @@ def arange(
     """
     if end is None:
         start, end = 0, start
-    start, end, step = _number(start), _number(end), _number(step)
+    start, end = plain_number("arange", "start", start), plain_number("arange", "end", end)
+    step = plain_number("arange", "step", step)
     if dtype is not None and as_dtype(dtype) is dtypes.int64:
         start, end, step = int(start), int(end), int(step)
     if step == 0 or (end - start) / step < 0:
@@ -534,6 +536,7 @@ def linspace(
             "linspace", "an end is complex", expect="real numbers", actual=f"{start} and {end}",
             hint="start + (end - start) * tc.linspace(0, 1, steps)",
         )  # fmt: skip
+    steps = as_int("linspace", steps, "steps")
     wanted = defaults.dtype if dtype is None else as_dtype(dtype)
     if wanted.is_integer:
         start, end = int(start), int(end)

@@ -25,7 +25,7 @@ from tinygrad_cuda.graph.node import (
     site_of,
 )
 from tinygrad_cuda.graph.ops import common, elementwise
-from tinygrad_cuda.tensors.arguments import checks_tensors, no_tensor
+from tinygrad_cuda.tensors.arguments import checks_tensors, no_tensor, plain_number
 from tinygrad_cuda.tensors.autocast import in_float32, in_widest
 from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
@@ -201,6 +201,7 @@ def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
 def _scaled_sum(name: str, op: SameSpecOp, input: Any, other: Any, alpha: Scalar) -> Tensor:
     """``input`` plus or minus ``alpha * other``, in the common dtype of both."""
     a, b = promote(name, input, other)
+    alpha = plain_number(name, "alpha", alpha)
     factor = factor_of(name, alpha, b.dtype, "alpha")
     dtype, a, b = a.dtype, widened(a), widened(b)
     result = op(a, elementwise.mul(b, common.full_like(b, factor)))
@@ -329,7 +330,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode is None:
         return over(input, other)
     if rounding_mode == "floor":
-        return floor_divide(input, other)
+        return _of_tensor(_floored_flat, input, other)
     if rounding_mode != "trunc":
         raise ArgumentError(
             "div", "unknown rounding_mode", expect="None, 'trunc' or 'floor'",
@@ -366,6 +367,13 @@ def floor_divide(input: Any, other: Any) -> Tensor:
 def _floored(input: Any, other: Any) -> Tensor:
     a, b = promote("floor_divide", input, other)
     return strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
+
+
+def _floored_flat(input: Any, other: Any) -> Tensor:
+    """The quotient, whose slopes are zero; those of `floor_divide` are none."""
+    a, b = promote("div", input, other)
+    flat = common.nothing_written(elementwise.floor_divide(detached(a), detached(b)), a, b)
+    return strides_like(wrap(flat), input, other)
 
 
 def _logical(op: SameSpecOp, name: str) -> Callable[..., Tensor]:
@@ -632,6 +640,11 @@ def isinf(input: Tensor) -> Tensor:
 @rounded_once
 def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
     """``input + weight * (end - input)``; from `end` where that is nearer."""
+    # A 0-d Tensor of another dtype, too, counts as a number, whose complement must not wrap.
+    if isinstance(weight, np.generic):
+        weight = weight.item()
+    elif isinstance(weight, TensorBase) and weight.dtype.category < 2:
+        weight = wrap(as_float(weight.node))
     distance = sub(end, input)
     from_start = add(input, mul(weight, distance))
     rest = sub(1, weight) if isinstance(weight, TensorBase) else 1 - weight

@@ -23,6 +23,7 @@ from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common, elementwise, philox
 from tinygrad_cuda.graph.ops import random as ops
 from tinygrad_cuda.graph.ops.indexing import check_unit
+from tinygrad_cuda.tensors.arguments import plain_number
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import (
     DeviceLike,
@@ -455,6 +456,8 @@ def normal(
     """
     if isinstance(std, int | float) and std < 0:
         raise ArgumentError("normal", "std is negative", expect="std >= 0", actual=str(std))
+    if size is not None:
+        mean, std = plain_number("normal", "mean", mean), plain_number("normal", "std", std)
     if isinstance(mean, TensorBase) or isinstance(std, TensorBase):
         m, s = promote("normal", mean, std)
         drawn = normal_node(m.shape, _floating("normal", m.dtype), m.device, generator)
@@ -488,7 +491,8 @@ def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     wide = to_dtype(node, float32) if node.dtype.itemsize < 4 else node
     chance = probability_node("bernoulli", wide, "input")
     drawn = uniform_node(wide.shape, wide.dtype, wide.device, generator)
-    return wrap(to_dtype(elementwise.lt(drawn, chance), node.dtype))
+    ones = to_dtype(elementwise.lt(drawn, chance), node.dtype)
+    return wrap(common.nothing_written(ones, node))
 
 
 def _like(input: Tensor, dtype: DTypeLike, device: DeviceLike) -> dict[str, Any]:

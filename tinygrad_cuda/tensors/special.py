@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.tensors import math
-from tinygrad_cuda.tensors.arguments import require_real
+from tinygrad_cuda.tensors.arguments import plain_number, require_real
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import ones_like, zeros_like
@@ -110,8 +110,9 @@ def polygamma(n: int, input: Tensor) -> Tensor:
         >>> tc.polygamma(1, tc.tensor(1.0, device="cpu"))
         tensor(1.6449)
     """
-    if isinstance(n, TensorBase):
+    if isinstance(n, TensorBase) and not isinstance(input, TensorBase):  # as a method
         n, input = input, n
+    n = plain_number("polygamma", "n", n)
     if n < 0:
         raise ArgumentError("polygamma", "the order is negative", expect="n >= 0", actual=str(n))
     node = as_float(input.node)
@@ -204,9 +205,13 @@ def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tens
 
 
 @keeps_layout
-@rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """``log(x / (1 - x))``, with x first clamped to [eps, 1 - eps] if `eps` is given."""
+    return _log_odds(input, plain_number("logit", "eps", eps))
+
+
+@rounded_once
+def _log_odds(input: Tensor, eps: float | None) -> Tensor:
     x = wrap(as_float(input.node))
     if eps is not None:
         x = math.clamp(x, eps, 1 - eps)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import float64, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
+from tinygrad_cuda.core.shapes import as_int, normalize_axes, normalize_axis
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
@@ -375,6 +375,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     Args:
         min, max: equal numbers stand for the smallest and the largest element.
     """
+    bins = as_int("histc", bins, "bins")
     if bins < 1:
         raise ArgumentError("histc", "bins is not positive", expect="bins >= 1", actual=str(bins))
     node = detached(require_float("histc", input.node))
@@ -393,11 +394,13 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         )
     low, high = to_shape(low, flat.shape), to_shape(high, flat.shape)
     inside = elementwise.logical_and(elementwise.ge(flat, low), elementwise.le(flat, high))
-    share = elementwise.div(elementwise.sub(flat, low), elementwise.sub(high, low))
-    bucket = elementwise.floor(elementwise.mul(share, common.full_like(share, bins)))
-    bucket = elementwise.where(inside, bucket, common.full_like(bucket, 0))
+    # In PyTorch's order, which decides the bins of half types.
+    distance = elementwise.mul(elementwise.sub(flat, low), common.full_like(flat, bins))
+    bucket = elementwise.floor(elementwise.div(distance, elementwise.sub(high, low)))
+    bucket = to_dtype(elementwise.where(inside, bucket, common.full_like(bucket, 0)), int64)
+    # Among integers: half types do not have every number of a bin.
     bucket = elementwise.minimum(bucket, common.full_like(bucket, bins - 1))
-    counted = indexing.scatter_add(empty, to_dtype(bucket, int64), to_dtype(inside, node.dtype))
+    counted = indexing.scatter_add(empty, bucket, to_dtype(inside, node.dtype))
     return wrap(counted)
 
 

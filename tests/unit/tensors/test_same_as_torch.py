@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
@@ -81,6 +82,32 @@ t.polar(t.ones(2), t.zeros(2), out=t.empty(0, dtype=t.complex64))
 t.cummax(t.tensor([1, 3, 2]), 0, out=(t.empty(3).long(), t.empty(3).long())).indices
 t.linalg.qr(t.eye(2), out=(t.empty(2, 2), t.empty(2, 2))).R.abs()
 t.sort(t.tensor([2.0, 1.0]), out=(t.empty(2), t.empty(2).long())).values
+t.nn.functional.hardshrink(t.tensor([0.3, -0.7, 2.0]), t.tensor(1, dtype=t.uint8))
+t.nn.functional.softshrink(t.tensor([0.3, -0.7, 2.0]), np.uint8(1))
+t.nn.functional.elu(t.tensor(-0.7, dtype=t.float16), t.tensor(2.0, dtype=t.float64))
+t.nn.functional.celu(t.tensor(-0.7, dtype=t.float16), t.tensor(2, dtype=t.uint8))
+t.nn.functional.leaky_relu(t.tensor(-0.7, dtype=t.float16), t.tensor(2.0, dtype=t.float64))
+t.nn.functional.softplus(t.tensor(-0.7, dtype=t.float16), t.tensor(2.0, dtype=t.float64))
+t.nn.functional.hardtanh(t.tensor(-0.7, dtype=t.float16), t.tensor(-0.5), t.tensor(2.0))
+t.nn.functional.threshold(t.tensor([0.3, 2.0]), t.tensor(1, dtype=t.uint8), np.uint8(200))
+t.nn.functional.rrelu(t.tensor([-1.0]), t.tensor(1, dtype=t.uint8), t.tensor(3, dtype=t.uint8))
+t.nn.functional.dropout(t.ones(3), t.tensor(1, dtype=t.uint8))
+t.nn.functional.alpha_dropout(t.ones(3), t.tensor(1.0), True) * 0
+t.logit(t.tensor([0, 1]), t.tensor(0.25, dtype=t.float16))
+t.lerp(t.ones(2), t.zeros(2), t.tensor(3, dtype=t.uint8))
+t.lerp(t.ones(2), t.zeros(2), np.uint8(3))
+t.linspace(0, 1, t.tensor(3))
+t.polygamma(t.tensor(1), t.tensor([3.0]))
+t.normal(0.0, t.tensor(0.0), (2,))
+t.diag(t.ones(2), t.tensor(1, dtype=t.uint8))
+t.diag(t.ones(2, 3), t.tensor(1, dtype=t.uint8))
+t.diag_embed(t.ones(2), np.uint8(1))
+t.diagflat(t.ones(2), t.tensor(1, dtype=t.uint8))
+t.diagonal(t.ones(2, 2), np.uint8(1))
+t.tril_indices(2, 2, t.tensor(1, dtype=t.uint8))
+t.histc(t.arange(4.0), bins=t.tensor(2, dtype=t.uint8))
+t.histc(t.arange(300.0, dtype=t.bfloat16), 300)
+t.histc(t.linspace(0, 1, 1000).bfloat16(), 300).sum()
 """
 REFUSED = """
 [0, 1] + t.tensor([2])
@@ -105,11 +132,19 @@ t.linalg.cholesky(t.tensor([[float("inf"), 0.0], [0.0, 1.0]]))
 t.ones(3, dtype=t.float64).float_power_(1j)
 t.ones(3, requires_grad=True).requires_grad_(False).retain_grad()
 t.ones(3, requires_grad=True).detach_().retain_grad()
+t.nn.functional.leaky_relu(t.ones(2), t.tensor(2.0, requires_grad=True))
+t.nn.functional.elu(t.ones(2), t.tensor([2.0]))
+t.add(t.tensor([1, 2]), t.tensor([1, 2]), alpha=t.tensor(2.5))
+t.arange(t.tensor([5]))
+t.full((2,), t.tensor([5]))
+t.cartesian_prod(t.tensor(1))
+t.cartesian_prod(t.tensor(1), t.tensor([1]))
+t.cartesian_prod(t.ones(2, 2))
 """
 
 
 def value_of(expression: str, library: Any) -> Any:
-    return eval(expression, {"t": library, "copy": copy, "pickle": pickle})
+    return eval(expression, {"t": library, "copy": copy, "pickle": pickle, "np": np})
 
 
 def lines(text: str) -> list[str]:
@@ -185,3 +220,104 @@ def test_histograms_of_bfloat16_leave_nan_out() -> None:
     x = tc.tensor(values, dtype=tc.bfloat16)
     found = tc.histogram(x, 4, range=(-1.0, 1.0)).hist.float().tolist()
     assert found == torch.histogram(torch.tensor(values), 4, range=(-1.0, 1.0)).hist.tolist()
+
+
+def data_of_results(t: Any) -> list[Any]:
+    """A result whose `data` is replaced keeps its history: that of a view, or of an operation."""
+    facts = []
+    for made in (lambda x: x[:2], lambda x: (x * 2)[:2]):
+        x = t.ones(4, requires_grad=True)
+        result, given = made(x), t.zeros(2)
+        result.data = given
+        given.add_(3)
+        facts += [result.requires_grad, result.is_leaf, result.tolist(), x.tolist()]
+        (result * result).sum().backward()
+        facts.append(x.grad.tolist())
+        with t.no_grad():
+            result.mul_(2)
+        facts.append(given.tolist())
+    result = t.ones(2, requires_grad=True) * 2
+    result.data = t.zeros(2)
+    facts += [result.detach_().requires_grad, result.is_leaf]
+    return facts
+
+
+def test_results_with_other_data_keep_their_history() -> None:
+    assert data_of_results(tc) == data_of_results(torch)
+
+
+RESHAPED = (("t_",), ("squeeze_",), ("unsqueeze_", 0), ("transpose_", 0, 1), ("swapaxes_", 0, 1))
+
+
+@pytest.mark.parametrize("call", RESHAPED, ids=lambda call: call[0])
+def test_a_leaf_changes_its_shape_without_grad(call: tuple[Any, ...]) -> None:
+    """It stays the leaf; a result that did so can be detached."""
+    found = []
+    for t in (torch, tc):
+        p = t.nn.Parameter(t.arange(3.0).reshape(1, 3))
+        with t.no_grad():
+            same = getattr(p, call[0])(*call[1:]) is p
+            p.add_(1)
+        (p * p).sum().backward()
+        optimizer = t.optim.SGD([p], 0.5)
+        optimizer.step()
+        facts = [same, p.is_leaf, p.grad.tolist(), p.tolist(), p.stride()]
+        result = t.ones(1, 3, requires_grad=True) * 2
+        getattr(result, call[0])(*call[1:]).detach_()
+        facts += [result.requires_grad, result.is_leaf, tuple(result.shape)]
+        found.append(facts)
+        with pytest.raises((RuntimeError, tc.TgcError)):
+            getattr(p, call[0])(*call[1:])
+        with pytest.raises((RuntimeError, tc.TgcError)):
+            (t.ones(1, 3, requires_grad=True) * 2).t().detach_()
+    assert found[0] == found[1]
+
+
+FLAT = """
+t.div(x, y, rounding_mode="floor")
+t.div(x, y, rounding_mode="trunc")
+t.round(x, decimals=1)
+t.floor(x)
+t.sign(x)
+t.trunc(x)
+t.frac(x)
+t.nextafter(x, y)
+t.copysign(x, y)
+t.bernoulli(y / 2)
+t.poisson(y)
+t.nn.functional.grid_sample(x.reshape(1, 1, 1, 3), y[:2].reshape(1, 1, 1, 2), mode="nearest")
+"""
+
+
+@pytest.mark.parametrize("expression", lines(FLAT))
+def test_gradients_of_steps_are_zeros(expression: str) -> None:
+    found = []
+    for t in (torch, tc):
+        x = t.tensor([0.3, -1.5, 2.0], requires_grad=True)
+        y = t.tensor([1.0, 2.0, 0.5], requires_grad=True)
+        eval(expression, {"t": t, "x": x, "y": y}).sum().backward()
+        found.append([None if v.grad is None else v.grad.tolist() for v in (x, y)])
+    assert found[0] == found[1]
+
+
+def assigned(t: Any) -> list[Any]:
+    """What a module has after `load_state_dict(assign=True)`: the given Tensors themselves."""
+    layer, norm = t.nn.Linear(2, 2), t.nn.BatchNorm1d(2)
+    norm.weight.requires_grad_(False)
+    old, weight, bias = layer.weight, t.nn.Parameter(t.ones(2, 2)), t.zeros(2)
+    model = t.nn.Sequential(layer, norm)
+    mean, scale = t.zeros(2), t.nn.Parameter(t.ones(2))
+    state = {
+        **model.state_dict(), "0.weight": weight, "0.bias": bias,
+        "1.running_mean": mean, "1.weight": scale,
+    }  # fmt: skip
+    model.load_state_dict(state, assign=True)
+    bias.add_(1)
+    facts = [layer.weight is weight, layer.weight is old, layer.bias is bias]
+    facts += [isinstance(layer.bias, t.nn.Parameter), layer.bias.requires_grad, layer.bias.tolist()]
+    facts += [norm.running_mean is mean, norm.weight is scale, scale.requires_grad]
+    return [*facts, sorted(model.state_dict()), len(list(model.parameters()))]
+
+
+def test_loading_by_assignment_replaces_parameters() -> None:
+    assert assigned(tc) == assigned(torch)

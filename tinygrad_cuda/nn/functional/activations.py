@@ -13,7 +13,7 @@ from tinygrad_cuda.graph.ops.gelu import gelu_tanh
 from tinygrad_cuda.nn.smooth import softplus as _softplus
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import math as tm
-from tinygrad_cuda.tensors.arguments import require_real, unchanged
+from tinygrad_cuda.tensors.arguments import plain_number, require_real, unchanged
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
@@ -49,6 +49,8 @@ def hardtanh(
     Raises:
         ArgumentError: the input is unsigned and a bound negative, or the bounds are exchanged.
     """
+    min_val = plain_number("hardtanh", "min_val", min_val)
+    max_val = plain_number("hardtanh", "max_val", max_val)
     if min_val > max_val:
         raise ArgumentError(
             "hardtanh", "the bounds are exchanged", expect="min_val <= max_val",
@@ -72,15 +74,19 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
-@templated
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``negative_slope * input``."""
-    return _stored(input, where(input > 0, input, input * negative_slope), inplace)
+    return _leaky_relu(input, plain_number("leaky_relu", "negative_slope", negative_slope), inplace)
+
+
+@templated
+def _leaky_relu(input: Tensor, slope: float, inplace: bool) -> Tensor:
+    return _stored(input, where(input > 0, input, input * slope), inplace)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (exp(input) - 1)`` (Clevert et al., 2016)."""
-    return _stored(input, _elu(input, alpha), inplace)
+    return _stored(input, _elu(input, plain_number("elu", "alpha", alpha)), inplace)
 
 
 @rounded_once
@@ -130,9 +136,15 @@ def tanh(input: Tensor) -> Tensor:
 
 
 @in_float32
-@rounded_once
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """``log(1 + exp(beta * input)) / beta``; ``input`` itself where beta * input > threshold."""
+    factor = plain_number("softplus", "beta", beta)
+    return _bent(input, factor, plain_number("softplus", "threshold", threshold))
+
+
+@rounded_once
+def _bent(input: Tensor, beta: float, threshold: float) -> Tensor:
+    """`softplus` with plain numbers."""
     scaled = input if beta == 1 else input * beta
     smooth = _softplus(scaled)
     return where(scaled > threshold, input, smooth if beta == 1 else smooth / beta)
@@ -177,6 +189,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (exp(input / alpha) - 1)`` (Barron, 2017)."""
+    alpha = plain_number("celu", "alpha", alpha)
     return _stored(input, _exponential(input, alpha, 1.0 / alpha, 1.0), inplace)
 
 
@@ -204,6 +217,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """``input`` where ``|input| > lambd``, else 0."""
+    lambd = plain_number("hardshrink", "lambd", lambd)
     return where((input >= -lambd) & (input <= lambd), 0.0, input)
 
 
@@ -213,6 +227,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     Raises:
         ArgumentError: `lambd` is negative.
     """
+    lambd = plain_number("softshrink", "lambd", lambd)
     if lambd < 0:
         raise ArgumentError(
             "softshrink", "lambd is negative", expect="lambd >= 0", actual=str(lambd)
@@ -249,7 +264,10 @@ def _hardswish(input: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """``input`` where it is greater than `threshold`, else `value`."""
-    bound, filling = (number_of("threshold", n, input.dtype) for n in (threshold, value))
+    bound, filling = (
+        number_of("threshold", plain_number("threshold", name, number), input.dtype)
+        for name, number in (("threshold", threshold), ("value", value))
+    )
     return _stored(input, where(input <= bound, filling, input), inplace)
 
 
@@ -297,6 +315,7 @@ def rrelu(
     Raises:
         ArgumentError: `lower` is more than `upper`.
     """
+    lower, upper = (plain_number("rrelu", "a bound", bound) for bound in (lower, upper))
     if lower > upper:
         raise ArgumentError(
             "rrelu", "the bounds are exchanged", expect="lower <= upper",
@@ -404,9 +423,16 @@ def bilinear(
 # Dropout ------------------------------------------------------------------------------------
 
 
-def _check_probability(op: str, p: float) -> None:
+def checked_probability(op: str, p: float) -> float:
+    """The plain number of a probability.
+
+    Raises:
+        ArgumentError: it is not between 0 and 1.
+    """
+    p = plain_number(op, "p", p)
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(op, "p is no probability", expect="0 <= p <= 1", actual=str(p))
+    return p
 
 
 def _per_channel(op: str, input: Tensor, rank: int) -> Tensor:
@@ -426,7 +452,7 @@ def _channel_dropout(
     rank: int, input: Tensor, p: float, training: bool, inplace: bool
 ) -> Tensor:  # fmt: skip
     op = f"dropout{rank}d"
-    _check_probability(op, p)
+    p = checked_probability(op, p)
     if not training or p == 0.0:
         return input
     mask = _per_channel(op, input, rank) >= p
@@ -468,7 +494,7 @@ def alpha_dropout(
     Dropped elements become ``-scale * alpha`` of selu; then all go through the affine map that
     restores mean and variance.
     """
-    _check_probability("alpha_dropout", p)
+    p = checked_probability("alpha_dropout", p)
     if not training or p == 0.0:
         return unchanged("alpha_dropout", input)
     return _alpha_dropped(input, rand_like(input.detach()) >= p, p, inplace)
@@ -484,7 +510,7 @@ def feature_alpha_dropout(
         ShapeError: the input has fewer than two axes.
     """
     op = "feature_alpha_dropout"
-    _check_probability(op, p)
+    p = checked_probability(op, p)
     if not training or p == 0.0:
         return unchanged(op, input)
     if input.ndim < 2:

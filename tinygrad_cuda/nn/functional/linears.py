@@ -7,6 +7,7 @@ import math
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import math as tm
+from tinygrad_cuda.tensors.arguments import plain_number
 from tinygrad_cuda.tensors.autocast import in_half
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
@@ -71,6 +72,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         >>> sorted(set(dropout(x, 0.5).tolist())), dropout(x, 0.5, training=False) is x
         ([0.0, 2.0], True)
     """
+    p = plain_number("dropout", "p", p)
     if not 0.0 <= p <= 1.0:
         raise ArgumentError("dropout", "p is no probability", expect="0 <= p <= 1", actual=str(p))
     if not training or p == 0.0:
