@@ -14,6 +14,7 @@ import numpy as np
 from tinygrad_cuda.core.errors import ArgumentError, LinAlgError, ShapeError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
+from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensors import math, reductions
 from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.autocast import in_float32
@@ -304,6 +305,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     if driver in ("gels", "gelsd", "gelss") and m > n and bool((ranks.array() == n).all()):
         gap = A @ solution - right
         residuals = (gap * gap.conj()).real.sum(-2)
+    else:
+        # As in PyTorch also those that are empty depend on both.
+        residuals = wrap(common.nothing_written(none.node, A.node, B.node))
     no_ranks = wrap(buffer_node(np.zeros(0, np.int64), A.device))
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else none
     # Made last: the one result that PyTorch saves, see graph/saved.py.

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import DTypeError, RawSite, ShapeError
+from tinygrad_cuda.core.errors import DTypeError, GradientError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import LeafOp, Node, Op, Outputs
 
@@ -193,6 +193,26 @@ def nothing_written(value: Node, *sources: Node) -> Node:
     if not any(source.requires_grad for source in sources):
         return value
     return custom(value, value, *sources, results=1, function=_NothingWritten())
+
+
+@dataclass(frozen=True)
+class _NoGradient(GradientRule):
+    op: str
+    problem: str
+    hint: str
+
+    def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
+        raise GradientError(
+            self.op, self.problem, expect="an operation with a gradient", actual=self.op,
+            hint=self.hint,
+        )  # fmt: skip
+
+
+def without_gradient(value: Node, source: Node, op: str, problem: str, hint: str) -> Node:
+    """A value that depends on a source by an operation whose gradient is an error in a pass."""
+    if not source.requires_grad:
+        return value
+    return custom(value, source, results=1, function=_NoGradient(op, problem, hint))
 
 
 # Categories of dtype (bool 0, integer 1, floating 2, complex 3) by the name of a domain.

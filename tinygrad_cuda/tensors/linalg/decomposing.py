@@ -113,6 +113,15 @@ def _buffer(array: Array, like: Tensor, dtype: Any) -> Tensor:
     return wrap(buffer_node(np.array(array, dtype, order="C"), like.device))
 
 
+def _ungraded(op: str, result: Tensor, *sources: Tensor) -> Tensor:
+    """A result whose gradient is asked for in vain: an error in the backward pass."""
+    node = result.node
+    for source in sources:
+        hint = "solve, qr or cholesky have one"
+        node = common.without_gradient(node, source.node, op, f"{op} has no gradient", hint)
+    return wrap(node)
+
+
 def _tracked(*tensors: Tensor) -> bool:
     return mode.now.gradients and any(tensor.requires_grad for tensor in tensors)
 
@@ -304,12 +313,12 @@ def ldl_factor_ex(
     else:
         packed, pivots = array, np.zeros(array.shape[:-1], np.int32)
         info = np.zeros(array.shape[:-2], np.int32)
-    parts = (_buffer(packed, A, A.dtype.numpy), _buffer(pivots, A, np.int32))
-    return LDLFactorInfo(*parts, _buffer(info, A, np.int32))
+    factor = _ungraded("ldl_factor", _buffer(packed, A, A.dtype.numpy), A)
+    return LDLFactorInfo(factor, _buffer(pivots, A, np.int32), _buffer(info, A, np.int32))
 
 
 def ldl_factor(A: Tensor, *, hermitian: bool = False) -> LDLFactor:
-    """The Bunch-Kaufman factors of symmetric matrices, packed in one; passes no gradient.
+    """The Bunch-Kaufman factors of symmetric matrices, packed in one; has no gradient.
 
     Args:
         A: (.., n, n), of which the lower triangle is read.
@@ -319,7 +328,7 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False) -> LDLFactor:
 
 
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
-    """X with ``A @ X == B``, from what `ldl_factor` gives for A; passes no gradient."""
+    """X with ``A @ X == B``, from what `ldl_factor` gives for A; has no gradient."""
     LD = require_matrix("ldl_solve", LD, square=True)
     n = LD.shape[-1]
     batch = broadcast("ldl_solve", tuple(LD.shape[:-2]), tuple(B.shape[:-2]))
@@ -331,23 +340,25 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
         return (routine(matrix, order[:, 0], b, lower=1)[0],)
 
     if not prod(right.shape):
-        return _buffer(right, B, B.dtype.numpy)
+        return _ungraded("ldl_solve", _buffer(right, B, B.dtype.numpy), LD, B)
     name = _symmetric(LD, hermitian) + "trs"
-    return _buffer(_each(name, one, packed, positions, right)[0], B, B.dtype.numpy)
+    solution = _each(name, one, packed, positions, right)[0]
+    return _ungraded("ldl_solve", _buffer(solution, B, B.dtype.numpy), LD, B)
 
 
 # Householder reflections --------------------------------------------------------------------------
 
 
 def geqrf(input: Tensor) -> Geqrf:
-    """The reflections whose product is Q, and R, packed in one matrix; passes no gradient."""
+    """The reflections whose product is Q, and R, packed in one matrix; has no gradient."""
     A = require_matrix("geqrf", input)
     array = A.array()
     if not prod(array.shape):
         tau = np.zeros((*array.shape[:-2], min(array.shape[-2:])))
         return Geqrf(shaping.clone(A), _buffer(tau, A, A.dtype.numpy))
     packed, tau = _each("geqrf", lambda routine, matrix: routine(matrix)[:2], array)
-    return Geqrf(_buffer(packed, A, A.dtype.numpy), _buffer(tau, A, A.dtype.numpy))
+    parts = (_buffer(packed, A, A.dtype.numpy), _buffer(tau, A, A.dtype.numpy))
+    return Geqrf(*[_ungraded("geqrf", part, A) for part in parts])
 
 
 def _reflections(op: str, A: Tensor, tau: Tensor) -> list[tuple[Tensor, Tensor]]:

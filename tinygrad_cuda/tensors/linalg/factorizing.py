@@ -385,16 +385,21 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
             "qr", "unknown mode", expect="reduced, complete or r", actual=repr(mode)
         )
     if mode == "r":
-        return QR(A.new_zeros(0), _qr(A.detach(), "reduced").R)
-    return _qr(A, mode)
+        parts = (A.new_zeros(0), _qr(A.detach(), "reduced").R)
+    elif mode == "complete" and A.shape[-2] > A.shape[-1]:
+        parts = _qr(A.detach(), mode)
+    else:
+        return _qr(A, mode)
+    problem, hint = f"mode {mode!r} has no gradient", "use mode='reduced'"
+    return QR(*[
+        wrap(common.without_gradient(part.node, A.node, "qr", problem, hint)) for part in parts
+    ])  # fmt: skip
 
 
 def _qr(A: Tensor, mode: str) -> QR:
     m, n = A.shape[-2:]
     kind: Any = mode
     arrays = _on_host("qr", lambda a: tuple(np.linalg.qr(a, kind)), A)
-    if mode == "complete" and m > n and A.requires_grad:
-        A = A.detach()
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         Q, R = results
