@@ -384,16 +384,22 @@ def _places(op: str, node: Node, arrays: list[tuple[int, Any]]) -> _Places:
     """One flat index for all arrays of a key."""
     shape = node.shape
     axes: list[int] = []
-    indices: list[Node] = []
+    entries: list[Any] = []
     for axis, entry in arrays:
         parts = (entry,)
         if _is_mask(entry):
             parts = _host_nonzero(entry) if entry.shape else (np.zeros(int(bool(entry)), np.int64),)
-        for part in parts:
-            indices.append(position_node(op, part, shape[axis], node))
-            axes.append(axis)
-            axis += 1
-    common_shape = broadcast(op, *(index.shape for index in indices))
+        entries += parts
+        axes += range(axis, axis + len(parts))
+    common_shape = broadcast(op, *map(_shape_of, entries))
+    rest = (size for axis, size in enumerate(shape) if axis not in axes)
+    empty = not prod(common_shape) or (not all(rest) and all(shape[axis] for axis in axes))
+    if empty:
+        # Nothing is read: as in PyTorch no index is out of range.
+        entries = [_no_positions(op, entry, node) for entry in entries]
+    indices = [
+        position_node(op, e, 1 if empty else shape[axis], node) for e, axis in zip(entries, axes)
+    ]
     strides = contiguous_strides(tuple(shape[axis] for axis in axes))
     flat: Node | None = None
     for index, stride in zip(indices, strides):
@@ -404,6 +410,20 @@ def _places(op: str, node: Node, arrays: list[tuple[int, Any]]) -> _Places:
     assert flat is not None
     order = (*axes, *(axis for axis in range(len(shape)) if axis not in axes))
     return _Places(axes, flat, order, _front(axes))
+
+
+def _no_positions(op: str, entry: Any, like: Node) -> Any:
+    """As many zeros as an index has; its dtype is checked, its values are not."""
+    if isinstance(entry, TensorBase):
+        if entry.dtype.category > 1:
+            position_node(op, entry, 1, like)  # raises
+    elif np.size(entry):
+        position_node(op, np.zeros(1, np.asarray(entry).dtype), 1, like)
+    return np.zeros(_shape_of(entry), np.int64)
+
+
+def _shape_of(entry: Any) -> tuple[int, ...]:
+    return tuple(entry.shape) if isinstance(entry, TensorBase) else np.shape(entry)
 
 
 def _front(axes: list[int]) -> int:

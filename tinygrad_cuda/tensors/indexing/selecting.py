@@ -352,7 +352,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
             "where",
             "one of the values is missing",
             expect="where(condition, a, b)",
-            actual="one value",
+            actual="None and one value",
         )
     chosen = condition.node
     if chosen.dtype is uint8:  # what comparisons gave before there was bool
@@ -396,6 +396,11 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         >>> tc.one_hot(tc.tensor([0, 2], device="cpu"), 3).tolist()
         [[1, 0, 0], [0, 0, 1]]
     """
+    if num_classes < -1 or (num_classes == 0 and not tensor.numel()):
+        raise ArgumentError(
+            "one_hot", "not a number of classes", expect="at least 1, or -1",
+            actual=str(num_classes),
+        )  # fmt: skip
     if num_classes == -1:
         values = tensor.array()
         if not values.size:

@@ -200,7 +200,7 @@ def _scattered_sum(
         return wrap(total)
     count = elementwise.add(hits, common.full_like(hits, int(include_self)))
     count = to_dtype(elementwise.maximum(count, common.full_like(count, 1)), base.dtype)
-    row = elementwise.div if base.dtype.is_floating else elementwise.floor_divide
+    row = elementwise.div if base.dtype.category > 1 else elementwise.floor_divide
     return wrap(rounded(row(total, count), input.dtype))
 
 
