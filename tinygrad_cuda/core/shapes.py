@@ -59,13 +59,23 @@ def _fits(a: Shape, b: Shape) -> bool:
 
 
 def as_int(op: str, value: Any, what: str) -> int:
-    """A plain int from an int-like, or an error that says what was wanted."""
+    """A plain int from an int-like, no bool, or an error that says what was wanted."""
     try:
-        return operator.index(value)
+        if not isinstance(value, bool):
+            return operator.index(value)
+        raise TypeError
     except TypeError as error:
         raise ShapeError(
             op, f"{what} must be an integer", expect="an integer", actual=repr(value)
         ) from error
+
+
+def as_ints(op: str, values: Sequence[Any], what: str) -> tuple[int, ...]:
+    """Plain ints; as in PyTorch, a bool is refused where it comes first."""
+    return tuple(
+        as_int(op, int(value) if position and isinstance(value, bool) else value, what)
+        for position, value in enumerate(values)
+    )
 
 
 def is_several(value: Any) -> bool:
@@ -77,7 +87,7 @@ def as_shape(op: str, sizes: Sequence[Any]) -> Shape:
     """A shape from ``(2, 3)`` or ``((2, 3),)``, with sizes checked."""
     if len(sizes) == 1 and is_several(sizes[0]):
         sizes = tuple(sizes[0])
-    shape = tuple(as_int(op, size, "a size") for size in sizes)
+    shape = as_ints(op, sizes, "a size")
     if any(size < 0 for size in shape):
         raise ShapeError(op, "a size is negative", expect="sizes >= 0", actual=str(shape))
     return shape

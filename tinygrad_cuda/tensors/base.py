@@ -27,7 +27,7 @@ from tinygrad_cuda.core.errors import (
     ShapeError,
     TgcError,
 )
-from tinygrad_cuda.core.shapes import Shape, contiguous_strides
+from tinygrad_cuda.core.shapes import Shape, as_ints, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
@@ -377,7 +377,7 @@ class TensorBase:
     @property
     def shape(self) -> Size:
         """The sizes of all dimensions."""
-        return Size(self.node.shape)
+        return _new_tuple(Size, self.node.shape)
 
     @property
     def dtype(self) -> DType:
@@ -572,9 +572,21 @@ class TensorBase:
 
 
 class Size(tuple[int, ...]):
-    """A shape; prints like PyTorch's ``torch.Size``."""
+    """A shape; prints like PyTorch's ``torch.Size``.
+
+    Raises:
+        ShapeError: a size is no integer.
+    """
 
     __slots__ = ()
+
+    def __new__(cls, sizes: Iterable[Any] = ()) -> Size:
+        values = tuple(sizes)
+        for size in values:
+            if not isinstance(size, int):
+                values = as_ints("Size", values, "a size")
+                break
+        return tuple.__new__(cls, values)
 
     def numel(self) -> int:
         """The number of elements."""
@@ -663,6 +675,7 @@ def pending(
 
 
 _new = object.__new__
+_new_tuple = tuple.__new__
 
 
 def arrived(outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Tensor:

@@ -74,9 +74,10 @@ def _common_half(values: Iterable[Any]) -> DType | None:
     """The half type of all floating Tensors among some arguments."""
     half = None
     for value in values:
-        if isinstance(value, TensorBase) and value.dtype.is_floating:
+        if isinstance(value, TensorBase) and value.dtype.category > 1:
             dtype = value.dtype
-            if dtype.itemsize != 2 or (half is not None and dtype is not half):
+            # A complex operand makes the result complex, or as wide as its parts.
+            if not dtype.is_half or (half is not None and dtype is not half):
                 return None
             half = dtype
     return half

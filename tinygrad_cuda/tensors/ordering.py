@@ -16,7 +16,7 @@ import numpy as np
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import IndexError
-from tinygrad_cuda.core.shapes import normalize_axis
+from tinygrad_cuda.core.shapes import as_int, normalize_axis
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement, numeric, scan
@@ -162,6 +162,9 @@ def topk(
         [3, 2]
     """
     node, axis = rows_of("topk", input, dim)
+    k = as_int("topk", k, "k")
+    if not input.node.shape and k == 0:
+        k = 1  # PyTorch has a 0-d Tensor give its number here, too
     if not 0 <= k <= node.shape[axis]:
         raise IndexError(
             "topk", "k is out of range", expect=f"0 <= k <= {node.shape[axis]}", actual=str(k)

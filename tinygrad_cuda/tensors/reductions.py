@@ -590,7 +590,7 @@ def norm(
 
 @in_float32
 def cumsum(
-    input: Tensor, dim: int = 0, *, dtype: DTypeLike = None, axis: int | None = None
+    input: Tensor, dim: int | None = None, *, dtype: DTypeLike = None, axis: int | None = None
 ) -> Tensor:
     """Running sums along `dim`: ``out[i] = x[0] + ... + x[i]``.
 
@@ -607,13 +607,15 @@ def cumsum(
 
 @in_float32
 def cumprod(
-    input: Tensor, dim: int = 0, *, dtype: DTypeLike = None, axis: int | None = None
+    input: Tensor, dim: int | None = None, *, dtype: DTypeLike = None, axis: int | None = None
 ) -> Tensor:
     """Running products along `dim`: ``out[i] = x[0] * ... * x[i]``."""
     return _cumulative("cumprod", input, dim if axis is None else axis, dtype, False)
 
 
-def _cumulative(op: str, input: Tensor, dim: int, dtype: DTypeLike, adds: bool) -> Tensor:
+def _cumulative(op: str, input: Tensor, dim: int | None, dtype: DTypeLike, adds: bool) -> Tensor:
+    if dim is None:
+        raise ArgumentError(op, "dim is missing", expect="a dim", actual="None", hint=f"{op}(0)")
     node = summed_in(input.node, dtype)
     axis = normalize_axis(op, dim, len(node.shape))
     if not node.shape or not count_of(node.shape):
@@ -646,10 +648,12 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     if builtins.any(node.shape[axis] == 0 for axis in axes):
         none = elementwise.log(ops.sum(narrow, axes=axes))  # -inf, whose gradient has no element
         return wrap(finish(none, axes, keepdim))
-    largest = reduced(ops.max, detached(node), axes)
+    parts = elementwise.real(node) if node.dtype.is_complex else node
+    largest = reduced(ops.max, detached(parts), axes)
     # An infinite maximum would make NaN of infinity minus infinity.
     finite = elementwise.isfinite(largest)
     largest = elementwise.where(finite, largest, common.full_like(largest, 0))
+    largest = to_dtype(largest, node.dtype)
     powers = elementwise.exp(elementwise.sub(node, to_shape(largest, node.shape)))
     total = reduced(ops.sum, powers, axes)
     result = finish(elementwise.add(elementwise.log(total), largest), axes, keepdim)

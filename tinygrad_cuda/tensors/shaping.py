@@ -16,6 +16,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, In
 from tinygrad_cuda.core.shapes import (
     Shape,
     as_int,
+    as_ints,
     as_shape,
     broadcast,
     channels_last_strides,
@@ -156,7 +157,7 @@ def integers(op: str, values: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """Integers given as ``f(x, 2, 3)`` or ``f(x, (2, 3))``."""
     if len(values) == 1 and is_several(values[0]):
         values = tuple(values[0])
-    return tuple([as_int(op, value, what) for value in values])
+    return as_ints(op, values, what)
 
 
 def _given(values: tuple[Any, ...], by_name: Any) -> tuple[Any, ...]:
@@ -892,6 +893,11 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
             expect="constant, reflect, replicate or circular",
             actual=repr(mode),
         )
+    if mode != "constant" and value:
+        raise ArgumentError(
+            "pad", f"{mode} takes no value", expect="no value, or mode 'constant'",
+            actual=f"value={value}",
+        )  # fmt: skip
     for k in range(0, len(widths), 2):
         axis = len(node.shape) - 1 - k // 2
         before, after = widths[k], widths[k + 1]
@@ -1469,8 +1475,14 @@ def repeat(input: Tensor, *counts: Any, repeats: Any = None) -> Tensor:
     )
 
 
+def _require_given(op: str, name: str, values: tuple[Any, ...], by_name: Any) -> None:
+    if not values and by_name is None:
+        raise ArgumentError(op, f"{name} is missing", expect="integers", actual="None")
+
+
 def tile(input: Tensor, *counts: Any, dims: Any = None) -> Tensor:
     """`repeat`, with ones put in front of too few counts."""
+    _require_given("tile", "dims", counts, dims)
     counts = as_shape("tile", counts if dims is None else (dims,))
     return repeat(input, (1,) * (len(input.node.shape) - len(counts)) + counts)
 
@@ -1534,6 +1546,7 @@ def repeat_interleave(
 def flip(input: Tensor, *positions: Any, dims: Any = None) -> Tensor:
     """A copy with the elements along `dims` (several, or one tuple) in reverse order."""
     rank = len(input.node.shape)
+    _require_given("flip", "dims", positions, dims)
     named = integers("flip", positions if dims is None else (dims,), "dim")
     axes = normalize_axes("flip", named, rank) if named else ()
     flipped = movement.flip(input.node, axes=axes) if axes else another(input.node)

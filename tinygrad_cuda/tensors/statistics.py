@@ -201,7 +201,9 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
 @rounded_once
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """Running `logsumexp` along `dim`, by doubling (Hillis and Steele, 1986)."""
-    node = require_float("logcumsumexp", input.node)
+    node = input.node
+    if not node.dtype.is_complex:
+        node = require_float("logcumsumexp", node)
     axis = normalize_axis("logcumsumexp", dim, len(node.shape))
     if not node.shape or not prod(node.shape):
         return wrap(another(node))
@@ -218,7 +220,10 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1, dim: int = -1) -> Tensor:
-    """The integral along `dim` by the trapezoidal rule."""
+    """The integral along `dim` by the trapezoidal rule; along no elements, zeros of y's dtype."""
+    axis = normalize_axis("trapezoid", dim, y.ndim)
+    if y.ndim and not y.shape[axis]:
+        return y.new_zeros((*y.shape[:axis], *y.shape[axis + 1 :]))
     return _areas("trapezoid", y, x, dx, dim).sum(dim)
 
 
@@ -258,6 +263,11 @@ def gradient(
         dim: the dimensions; all when left out.
         edge_order: 1 or 2, the order of the one-sided differences.
     """
+    if input.dtype.name in ("uint8", "bool"):
+        raise DTypeError(
+            "gradient", "differences would wrap", expect="a signed integer or floating dtype",
+            actual=input.dtype.name, hint="x.float()",
+        )  # fmt: skip
     axes = normalize_axes("gradient", dim, input.ndim)
     input = wrap(as_float(input.node))
     spacing = 1 if spacing is None else spacing
@@ -363,9 +373,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
             )
         if amounts.dtype.name != "float32":
             amounts = to_dtype(amounts, float64)
-    zeros = common.full(0, (length,), amounts)
     if not values.size:
-        return wrap(zeros)
+        return wrap(common.full(0, (length,), node, int64))
+    zeros = common.full(0, (length,), amounts)
     return wrap(indexing.scatter_add(zeros, to_dtype(node, int64), amounts))
 
 

@@ -108,6 +108,21 @@ t.tril_indices(2, 2, t.tensor(1, dtype=t.uint8))
 t.histc(t.arange(4.0), bins=t.tensor(2, dtype=t.uint8))
 t.histc(t.arange(300.0, dtype=t.bfloat16), 300)
 t.histc(t.linspace(0, 1, 1000).bfloat16(), 300).sum()
+t.dist(t.ones(2, dtype=t.float16), t.zeros(2, dtype=t.complex64))
+t.logsumexp(t.tensor([[1 + 1j, 2 - 1j], [800, 700]]), 1)
+t.logsumexp(t.tensor([1 + 1j, 2 - 1j]), 0, keepdim=True)
+t.logcumsumexp(t.tensor([1 + 1j, 2 - 1j, 3]), 0)
+t.zeros(2, dtype=t.complex64).scatter_reduce(0, t.tensor([0, 0]), t.tensor([1 + 1j, 2]), "mean")
+t.topk(t.tensor(3.0), 0).values
+t.trapezoid(t.zeros(3, 0, dtype=t.int64))
+t.trapezoid(t.zeros(0, dtype=t.int64), t.zeros(0, dtype=t.int64))
+t.bincount(t.tensor([], dtype=t.int64), t.tensor([], dtype=t.float32), minlength=3)
+t.zeros(0, 2)[t.tensor([0]), t.zeros(0, 1, dtype=t.int64)]
+t.zeros(2, 0)[t.tensor([[5], [1]])]
+t.zeros(2, 0)[[5]]
+t.nn.functional.pad(t.ones(1, 1, 3), (1, 1), mode="circular", value=0.0)
+t.zeros(2, True)
+t.tensor(t.Size([np.int64(2), t.tensor(3)]))
 """
 REFUSED = """
 [0, 1] + t.tensor([2])
@@ -140,6 +155,28 @@ t.full((2,), t.tensor([5]))
 t.cartesian_prod(t.tensor(1))
 t.cartesian_prod(t.tensor(1), t.tensor([1]))
 t.cartesian_prod(t.ones(2, 2))
+t.cumsum(t.ones(2, 3))
+t.ones(2, 3).cumprod()
+t.ones(2, 3).flip()
+t.tile(t.ones(2, 3))
+t.zeros(True)
+t.zeros((True,))
+t.ones(1).view(True)
+t.ones(2).expand(True, 2)
+t.eye(True)
+t.ones(2, 3).sum(True)
+t.pdist(t.ones(3))
+t.pdist(t.ones(2, 2, 3))
+t.gradient(t.ones(3, dtype=t.uint8))
+t.gradient(t.ones(3, dtype=t.bool))
+t.Size([1.5])
+t.Size(["a"])
+t.nn.functional.one_hot(t.tensor([0, 1]), num_classes=-2)
+t.nn.functional.one_hot(t.tensor([], dtype=t.int64), num_classes=0)
+t.nn.functional.pad(t.ones(1, 1, 3), (1, 1), mode="reflect", value=1.0)
+t.nn.functional.pad(t.ones(1, 1, 3), (1, 1), mode="replicate", value=2)
+t.zeros(0, 0)[:, t.tensor([0])].tolist()
+t.zeros(2, 0)[t.tensor([1.5])]
 """
 
 
@@ -321,3 +358,44 @@ def assigned(t: Any) -> list[Any]:
 
 def test_loading_by_assignment_replaces_parameters() -> None:
     assert assigned(tc) == assigned(torch)
+
+
+DEPENDENT = """
+t.linalg.qr(a, mode="r")
+t.linalg.qr(a, mode="complete")
+t.linalg.ldl_factor(a.T @ a)
+t.linalg.ldl_factor_ex(a.T @ a)
+t.geqrf(a)
+"""
+
+
+@pytest.mark.parametrize("expression", lines(DEPENDENT))
+def test_results_without_a_gradient_say_so(expression: str) -> None:
+    """They require grad, and a pass through them is an error."""
+    facts = []
+    for t in (torch, tc):
+        a = t.tensor([[1.0, 2.0], [0.5, 1.0], [3.0, 1.0]], requires_grad=True)
+        results = eval(expression, {"t": t, "a": a})
+        facts.append([part.requires_grad for part in results])
+        with pytest.raises((RuntimeError, NotImplementedError, tc.GradientError)):
+            sum(part.sum() for part in results if part.requires_grad).backward()
+    assert facts[0] == facts[1]
+
+
+def test_empty_residuals_require_grad() -> None:
+    facts = []
+    for t in (torch, tc):
+        a = t.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], requires_grad=True)
+        result = t.linalg.lstsq(a, t.ones(3, 1))
+        facts.append([result.solution.requires_grad, result.residuals.requires_grad])
+    assert facts[0] == facts[1] == [True, True]
+
+
+def test_gradients_of_complex_reductions() -> None:
+    found = []
+    for t in (torch, tc):
+        x = t.tensor([1 + 1j, 2 - 1j, 3], dtype=t.complex128, requires_grad=True)
+        total = t.logsumexp(x, 0).abs() + t.logcumsumexp(x, 0).abs().sum()
+        total.backward()
+        found.append(x.grad.tolist())
+    assert found[1] == pytest.approx(found[0], rel=1e-9)

@@ -810,6 +810,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distances of all pairs of rows, as a vector: (0, 1), (0, 2), ..."""
     require_real("pdist", input)
+    if input.ndim != 2:
+        raise ShapeError("pdist", "needs rows", expect="2-d", actual=str(tuple(input.shape)))
     count = input.shape[0]
     rows = [i for i in range(count) for _ in range(i + 1, count)]
     columns = [j for i in range(count) for j in range(i + 1, count)]
