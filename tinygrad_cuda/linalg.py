@@ -283,6 +283,7 @@ def vander(x: Tensor, N: int | None = None) -> Tensor:
 # Solutions ----------------------------------------------------------------------------------------
 
 
+@in_float32
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
     """X with the least ``|A @ X - B|``, by the pseudo-inverse.
 

@@ -1591,7 +1591,7 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 def _triangle(op: str, input: Tensor, diagonal: int, lower: bool) -> Tensor:
-    node = input.node
+    node, diagonal = input.node, as_int(op, diagonal, "diagonal")
     shape = node.shape
     if len(shape) < 2:
         raise ShapeError(op, "needs a matrix", expect="at least 2-d", actual=str(shape))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType, float64, int64, uint64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
-from tinygrad_cuda.core.shapes import broadcast
+from tinygrad_cuda.core.shapes import as_int, broadcast
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
@@ -112,7 +112,7 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     """
     if isinstance(n, TensorBase) and not isinstance(input, TensorBase):  # as a method
         n, input = input, n
-    n = plain_number("polygamma", "n", n)
+    n = as_int("polygamma", n, "n")
     if n < 0:
         raise ArgumentError("polygamma", "the order is negative", expect="n >= 0", actual=str(n))
     node = as_float(input.node)

@@ -169,6 +169,8 @@ t.pdist(t.ones(3))
 t.pdist(t.ones(2, 2, 3))
 t.gradient(t.ones(3, dtype=t.uint8))
 t.gradient(t.ones(3, dtype=t.bool))
+t.tril(t.ones(2, 2), 0.5)
+t.polygamma(1.5, t.ones(2))
 t.Size([1.5])
 t.Size(["a"])
 t.nn.functional.one_hot(t.tensor([0, 1]), num_classes=-2)
@@ -399,3 +401,62 @@ def test_gradients_of_complex_reductions() -> None:
         total.backward()
         found.append(x.grad.tolist())
     assert found[1] == pytest.approx(found[0], rel=1e-9)
+
+
+SECOND = """
+t.gather(x * x, 1, i)
+t.scatter(x * x, 1, i, y * y)
+t.scatter_add(x * x, 1, i, y * y)
+t.scatter_reduce(x * x, 1, i, y * y, "prod")
+t.scatter_reduce(x * x, 1, i, y * y, "mean", include_self=False)
+t.index_add(x * x, 1, k, y[:, :2] ** 2, alpha=3)
+t.index_copy(x * x, 1, k, y[:, :2] ** 2)
+t.index_fill(x * x, 1, k, y[0, 0] ** 2)
+t.index_put(x * x, (k, k), y[0, :2] ** 2, accumulate=True)
+t.index_reduce(x * x, 1, k, y[:, :2] ** 2, "prod")
+t.masked_fill(x * x, m, y[0, 0] ** 2)
+t.masked_select(x * x, m)
+t.masked_scatter(x * x, m, y * y)
+t.take(x * x, i)
+t.take_along_dim(x * x, i, 1)
+(x * x)[k, k]
+(x * x).put_(p, y * y)
+(x * x).put_(i, y * y, accumulate=True)
+t.select_scatter(x * x, y[0] ** 2, 0, 1)
+t.diagonal_scatter(x * x, y[0] ** 2)
+"""
+
+
+def gradients_twice(expression: str, t: Any) -> list[Any]:
+    def double(rows: Any) -> Any:
+        return t.tensor(rows, dtype=t.float64, requires_grad=True)
+
+    x = double([[0.3, -1.2, 2.0], [0.7, 1.1, -0.4], [1.9, 0.6, 0.8]])
+    y = double([[1.3, 0.2, -2.1], [1.7, -0.1, 0.9], [0.5, 0.66, -1.8]])
+    indices = {
+        "i": t.tensor([[0, 1, 2], [2, 0, 1], [1, 2, 0]]),
+        "p": t.tensor([[0, 4, 8], [1, 5, 6], [2, 3, 7]]), "k": t.tensor([2, 0]),
+        "m": t.tensor([[True, False, True], [False, True, False], [True, True, False]]),
+    }  # fmt: skip
+    result = eval(expression, {"t": t, "x": x, "y": y, **indices})
+    weights = t.arange(result.numel(), dtype=t.float64).reshape(tuple(result.shape)) * 0.3 + 0.5
+    loss = (result * result * weights).sum()
+    first = t.autograd.grad(loss, [x, y], create_graph=True, allow_unused=True)
+    total = sum((g * g).sum() for g in first if g is not None)
+    second = t.autograd.grad(total, [x, y], allow_unused=True)
+    return [None if g is None else g.detach().reshape(-1).tolist() for g in (*first, *second)]
+
+
+@pytest.mark.parametrize("expression", lines(SECOND))
+def test_second_gradients_of_indexing(expression: str) -> None:
+    for ours, theirs in zip(gradients_twice(expression, tc), gradients_twice(expression, torch)):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or ours == pytest.approx(theirs, rel=1e-7)
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_least_squares_are_not_rounded_under_autocast(half: str) -> None:
+    for t in (torch, tc):
+        a = t.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        with t.autocast("cpu", dtype=getattr(t, half)):
+            assert t.linalg.lstsq(a, t.ones(3, 1)).solution.dtype is t.float32
