@@ -52,7 +52,7 @@ def plain_number(op: str, name: str, value: Any) -> Any:
         return value.item()
     if not isinstance(value, TensorBase):
         return value
-    if value.ndim or value.requires_grad:
+    if value.shape or value.requires_grad:
         raise DTypeError(
             op, f"{name} is no number", expect="a number, or a 0-d Tensor that requires no grad",
             actual="one that requires grad" if value.requires_grad else f"shape {value.shape}",

@@ -261,6 +261,23 @@ def test_histograms_of_bfloat16_leave_nan_out() -> None:
     assert found == torch.histogram(torch.tensor(values), 4, range=(-1.0, 1.0)).hist.tolist()
 
 
+ON_EMU = """
+t.nn.functional.celu(t.tensor(-0.7, dtype=t.float16), t.tensor(2, dtype=t.uint8))
+t.histc(t.arange(300.0).bfloat16(), 300)
+t.logsumexp(t.tensor([[1 + 1j, 2 - 1j], [800, 700]]), 1)
+t.logcumsumexp(t.tensor([1 + 1j, 2 - 1j, 3]), 0)
+t.zeros(2, dtype=t.complex64).scatter_reduce(0, t.tensor([0, 0]), t.tensor([1 + 1j, 2]), "mean")
+t.zeros(2, 0)[t.tensor([[5], [1]])]
+t.diag(t.ones(2), t.tensor(1, dtype=t.uint8))
+"""
+
+
+@pytest.mark.parametrize("expression", lines(ON_EMU))
+def test_results_on_emu_are_torchs(expression: str) -> None:
+    tc.set_default_device("emu")  # `on_cpu` sets it back
+    test_results_are_torchs(expression)
+
+
 def data_of_results(t: Any) -> list[Any]:
     """A result whose `data` is replaced keeps its history: that of a view, or of an operation."""
     facts = []
@@ -328,9 +345,11 @@ t.nn.functional.grid_sample(x.reshape(1, 1, 1, 3), y[:2].reshape(1, 1, 1, 2), mo
 """
 
 
+@pytest.mark.parametrize("device", ["cpu", "emu"])
 @pytest.mark.parametrize("expression", lines(FLAT))
-def test_gradients_of_steps_are_zeros(expression: str) -> None:
+def test_gradients_of_steps_are_zeros(expression: str, device: str) -> None:
     found = []
+    tc.set_default_device(device)  # `on_cpu` sets it back
     for t in (torch, tc):
         x = t.tensor([0.3, -1.5, 2.0], requires_grad=True)
         y = t.tensor([1.0, 2.0, 0.5], requires_grad=True)
