@@ -13,14 +13,18 @@ from typing import Any
 
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.grad_fn import GradientFunction
 from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
+    "Node",
     "disable_saved_tensors_hooks",
     "increment_version",
     "save_on_cpu",
     "saved_tensors_hooks",
 ]
+
+Node = GradientFunction
 
 Hooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 

@@ -28,13 +28,15 @@ class Leaf:
     Attributes:
         grad: the accumulated gradient, a Tensor, or None.
         hooks: called with each arriving gradient; may replace it.
+        owner: the leaf Tensor, weakly, once one has been made.
     """
 
-    __slots__ = ("grad", "hooks", "_source", "_node", "_earlier", "__weakref__")
+    __slots__ = ("grad", "hooks", "owner", "_source", "_node", "_earlier", "__weakref__")
 
     def __init__(self) -> None:
         self.grad: Any = None
         self.hooks: dict[int, Callable[[Any], Any]] = {}
+        self.owner: weakref.ref[Any] | None = None
         self._source: Node | None = None
         # Weak, since the node refers to the leaf: no reference cycle for each new value.
         self._node: weakref.ref[Node] | None = None

@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -104,7 +105,10 @@ def as_leaf(tensor: Tensor, requires_grad: bool, leaf: Leaf | None = None) -> Te
             expect="float16, bfloat16, float32, float64, complex64 or complex128",
             actual=tensor.dtype.name,
         )
-    return tensor.with_step((common.variable, leaf or Leaf()))
+    leaf = leaf or Leaf()
+    made = tensor.with_step((common.variable, leaf))
+    leaf.owner = ref(made)
+    return made
 
 
 def buffer_node(array: np.ndarray[Any, Any], device: Device) -> Node:

@@ -66,8 +66,7 @@ def text(input: Tensor) -> str:
     if input.device.kind != "cpu":
         notes.append(f"device='{input.device}'")
     if input.requires_grad:
-        grad_fn = input.grad_fn
-        notes.append("requires_grad=True" if grad_fn is None else f"grad_fn={grad_fn}")
+        notes.append("requires_grad=True" if input.is_leaf else f"grad_fn=<{input.node.label}>")
     return _with_notes(PREFIX + body, notes)
 
 

@@ -45,6 +45,7 @@ from tinygrad_cuda.tensors import (
 from tinygrad_cuda.tensors.arguments import require_real, takes_tensors
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.grad_fn import GradientFunction, of_tensor
 from tinygrad_cuda.tensors.indexing import keys, selecting, writing
 from tinygrad_cuda.tensors.layout import lies_in
 from tinygrad_cuda.tensors.linalg import products
@@ -306,7 +307,7 @@ class Tensor(
 
     def _as_leaf(self, tensor: Tensor) -> Tensor:
         """Another Tensor's cell as a leaf of this Tensor's kind."""
-        return tensor.with_step((common.variable, Leaf()))
+        return creation.as_leaf(tensor, True)
 
     # Facts ---------------------------------------------------------------------------------
 
@@ -424,7 +425,9 @@ class Tensor(
             self._retained = self.leaf
             self.chain = self.chain[:-1]
         else:
-            self.chain = creation.as_leaf(self, True, self._retained).chain
+            made = creation.as_leaf(self, True, self._retained)
+            self.chain = made.chain
+            made.leaf.owner = weakref.ref(self)
         self._node = None
         return self
 
@@ -531,9 +534,16 @@ class Tensor(
         return entered(leaf.hooks, next(_hook_numbers), after)
 
     @property
-    def grad_fn(self) -> str | None:
-        """The name of the op that made this Tensor, or None for a leaf."""
-        return None if self.is_leaf else f"<{self.node.label}>"
+    def grad_fn(self) -> GradientFunction | None:
+        """The recorded op that made this Tensor, from which the graph is walked; None for a leaf.
+
+        Example:
+            >>> import tinygrad_cuda as tc
+            >>> x = tc.ones(2, device="cpu", requires_grad=True)
+            >>> [function.name() for function, _ in (x.exp() * x).grad_fn.next_functions]
+            ['ExpBackward0', 'torch::autograd::AccumulateGrad']
+        """
+        return None if self.is_leaf else of_tensor(self.node)
 
     # Arithmetic ----------------------------------------------------------------------------
 
