@@ -26,6 +26,11 @@ from tinygrad_cuda.autograd import (
     no_grad,
     set_grad_enabled,
 )
+from tinygrad_cuda.autograd.anomaly import (
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_anomaly_enabled,
+)
 from tinygrad_cuda.autograd.batched import vmap
 from tinygrad_cuda.backend.cpu.threads import get_num_threads, set_num_threads
 from tinygrad_cuda.backends import (
@@ -254,6 +259,8 @@ __all__ = [
     "int64",
     "int8",
     "inverse",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
     "is_autocast_enabled",
     "is_grad_enabled",
     "jit",
@@ -308,6 +315,7 @@ __all__ = [
     "selu",
     "selu_",
     "serialization",
+    "set_anomaly_enabled",
     "set_autocast_dtype",
     "set_default_tensor_type",
     "set_float32_matmul_precision",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import mode as modes
 
@@ -207,6 +208,53 @@ def set_detect_nan(mode: bool) -> None:
     modes.now.finite = mode
 
 
+class _Anomaly(threading.local):
+    """What `set_anomaly_enabled` was told in this thread."""
+
+    def __init__(self) -> None:
+        self.enabled, self.check_nan = False, True
+
+
+_anomaly = _Anomaly()
+
+
+def is_anomaly_enabled() -> bool:
+    """Whether anomalies are looked for in this thread, by this name or as `detect_nan`."""
+    return _anomaly.enabled or modes.now.finite
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    """Whether values are checked where anomalies are looked for."""
+    return _anomaly.check_nan
+
+
+def set_anomaly_enabled(enabled: bool, check_nan: bool = True) -> None:
+    """`set_detect_nan` under PyTorch's name.
+
+    Args:
+        enabled: whether to check.
+        check_nan: with False nothing is checked; errors name their lines in any case.
+
+    Raises:
+        DTypeError: an argument is no bool; also a TypeError.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.set_anomaly_enabled(True)
+        >>> tc.is_anomaly_enabled(), tc.is_anomaly_check_nan_enabled()
+        (True, True)
+        >>> tc.set_anomaly_enabled(False)
+    """
+    for name, value in (("enabled", enabled), ("check_nan", check_nan)):
+        if not isinstance(value, bool):
+            raise DTypeError(
+                "set_anomaly_enabled", f"{name} is no bool", expect="True or False",
+                actual=type(value).__name__,
+            )  # fmt: skip
+    _anomaly.enabled, _anomaly.check_nan = enabled, check_nan
+    set_detect_nan(enabled and check_nan)
+
+
 class set_detect_anomaly:
     """`set_detect_nan` under PyTorch's name; as a context manager until the block ends.
 
@@ -216,8 +264,8 @@ class set_detect_anomaly:
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = modes.now.finite
-        set_detect_nan(mode and check_nan)
+        self._before = modes.now.finite, _anomaly.enabled, _anomaly.check_nan
+        set_anomaly_enabled(mode, check_nan)
 
     def __enter__(self) -> None:
         pass
@@ -228,7 +276,7 @@ class set_detect_anomaly:
             if modes.now.finite and error[0] is None:
                 realize_all()
         finally:
-            modes.now.finite = self._before
+            modes.now.finite, _anomaly.enabled, _anomaly.check_nan = self._before
 
 
 class detect_anomaly(set_detect_anomaly):

@@ -17,7 +17,6 @@ TENSOR = {
 # PyTorch's functions.
 MODULE = {
     "range": "tc.arange",
-    "set_anomaly_enabled": "tc.autograd.set_detect_nan",
 }
 # Its layers that are left out, and what to take.
 LAYERS = {

@@ -222,6 +222,68 @@ def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHan
     return of_all.add("backward", hook)
 
 
+# Called where a module is given a Parameter, a buffer or a Module, by the table it enters.
+_registrations: dict[str, dict[int, Callable[..., Any]]] = {
+    "_parameters": {}, "_buffers": {}, "_modules": {},
+}  # fmt: skip
+
+
+def registered(module: Any, table: str, name: str, value: Any) -> Any:
+    """What enters a table of a module, as the hooks on registrations leave it."""
+    if value is None and table == "_parameters":
+        return value  # of a name without a Parameter PyTorch's hooks are not told
+    for hook in list(_registrations[table].values()):
+        replaced = hook(module, name, value)
+        value = value if replaced is None else replaced
+    return value
+
+
+def register_module_parameter_registration_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls ``hook(module, name, parameter)`` wherever a module is given a Parameter.
+
+    Args:
+        hook: may return another Parameter that is taken instead.
+
+    Returns:
+        A handle whose `remove()` takes the hook away.
+
+    Example:
+        >>> from tinygrad_cuda import nn
+        >>> names = []
+        >>> with nn.modules.module.register_module_parameter_registration_hook(
+        ...     lambda module, name, parameter: names.append(name)
+        ... ):
+        ...     _ = nn.Linear(2, 3, device="cpu")
+        >>> names
+        ['weight', 'bias']
+    """
+    return add_hook(_registrations["_parameters"], hook)
+
+
+def register_module_buffer_registration_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls ``hook(module, name, buffer)`` wherever a module is given a buffer, or None for one.
+
+    Args:
+        hook: may return another Tensor that is taken instead.
+
+    Returns:
+        A handle whose `remove()` takes the hook away.
+    """
+    return add_hook(_registrations["_buffers"], hook)
+
+
+def register_module_module_registration_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls ``hook(module, name, submodule)`` wherever a module is given a Module, or None for one.
+
+    Args:
+        hook: may return another Module that is taken instead.
+
+    Returns:
+        A handle whose `remove()` takes the hook away.
+    """
+    return add_hook(_registrations["_modules"], hook)
+
+
 class ForwardHooks:
     """One call of a module that has hooks.
 

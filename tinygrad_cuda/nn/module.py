@@ -19,7 +19,10 @@ from tinygrad_cuda.core.observer import watched
 from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.nn.hooks import ForwardHooks, add_hook, of_all
+from tinygrad_cuda.nn.hooks import ForwardHooks, add_hook, of_all, registered
+from tinygrad_cuda.nn.hooks import (
+    register_module_buffer_registration_hook as register_module_buffer_registration_hook,
+)
 from tinygrad_cuda.nn.hooks import (
     register_module_forward_hook as register_module_forward_hook,
 )
@@ -31,6 +34,12 @@ from tinygrad_cuda.nn.hooks import (
 )
 from tinygrad_cuda.nn.hooks import (
     register_module_full_backward_pre_hook as register_module_full_backward_pre_hook,
+)
+from tinygrad_cuda.nn.hooks import (
+    register_module_module_registration_hook as register_module_module_registration_hook,
+)
+from tinygrad_cuda.nn.hooks import (
+    register_module_parameter_registration_hook as register_module_parameter_registration_hook,
 )
 from tinygrad_cuda.nn.parameter import Buffer, Parameter, share_cell
 from tinygrad_cuda.nn.state_hooks import KINDS, StateHooks
@@ -259,11 +268,11 @@ class Module(StateHooks):
         elif name in fields.get("_modules", ()):
             if value is not None:
                 raise _refused("Module", name, value)
-            fields["_modules"][name] = None
+            fields["_modules"][name] = registered(self, "_modules", name, None)
         elif name in fields.get("_buffers", ()):
             if value is not None and not isinstance(value, TensorBase):
                 raise _refused("buffer", name, value)
-            fields["_buffers"][name] = value
+            fields["_buffers"][name] = registered(self, "_buffers", name, value)
         else:
             object.__setattr__(self, name, value)
 
@@ -300,7 +309,7 @@ class Module(StateHooks):
         for other in ("_parameters", "_buffers", "_modules"):
             fields[other].pop(name, None) if other != table else None
         fields.pop(name, None)
-        fields[table][name] = value
+        fields[table][name] = registered(self, table, name, value)
 
     def _check_free(self, table: str, name: str) -> None:
         """Raises where an attribute of another kind has the name, before anything is changed."""

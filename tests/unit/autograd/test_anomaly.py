@@ -543,3 +543,47 @@ def test_a_decorator_takes_options() -> None:
     with pytest.raises(tc.NonFiniteError):
         step()
     step()
+
+
+# PyTorch's names ----------------------------------------------------------------------------------
+
+
+def test_switches_of_anomalies_as_torch() -> None:
+    """The same program under both libraries says the same of the two switches."""
+    torch = pytest.importorskip("torch")
+
+    def states(lib: Any) -> list[Any]:
+        found: list[Any] = []
+
+        def note() -> None:
+            found.append((lib.is_anomaly_enabled(), lib.is_anomaly_check_nan_enabled()))
+
+        note()
+        for arguments in ((True,), (True, False), (False, False), (False,)):
+            lib.set_anomaly_enabled(*arguments)
+            note()
+        with lib.autograd.set_detect_anomaly(True, check_nan=False):
+            note()
+            with lib.autograd.set_detect_anomaly(False):
+                note()
+            note()
+        note()
+        for wrong in ((1,), (True, 1), ()):
+            with pytest.raises(TypeError):
+                lib.set_anomaly_enabled(*wrong)
+        return found
+
+    assert states(tc) == states(torch)
+
+
+def test_anomalies_by_the_switch() -> None:
+    tc.set_anomaly_enabled(True)
+    try:
+        with pytest.raises(tc.NonFiniteError):
+            tc.tensor([0.0], device="cpu").log().tolist()
+    finally:
+        tc.set_anomaly_enabled(False)
+    assert tc.tensor([0.0], device="cpu").log().tolist() == [-float("inf")]
+    with tc.detect_nan():
+        assert tc.is_anomaly_enabled()
+    assert not tc.is_anomaly_enabled()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.dtypes import number_of
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError, is_internal
 from tinygrad_cuda.graph.ops.gelu import gelu_tanh
 from tinygrad_cuda.nn.smooth import softplus as _softplus
 from tinygrad_cuda.nn.smooth import where
@@ -158,18 +159,22 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 @templated
-def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
     """``exp(input) / sum(exp(input))`` along `dim`, computed in `dtype` if that is given."""
     return (input if dtype is None else input.to(dtype)).softmax(
-        implicit_axis("softmax", dim, input.ndim)
+        implicit_axis("softmax", dim, input.ndim, _stacklevel)
     )
 
 
 @templated
-def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def log_softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
     """``input - log(sum(exp(input)))`` along `dim`, computed in `dtype` if that is given."""
     return (input if dtype is None else input.to(dtype)).log_softmax(
-        implicit_axis("log_softmax", dim, input.ndim)
+        implicit_axis("log_softmax", dim, input.ndim, _stacklevel)
     )
 
 
@@ -344,21 +349,31 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return first * input.narrow(dim, size // 2, size // 2).sigmoid()
 
 
-def implicit_axis(op: str, dim: int | None, rank: int) -> int:
-    """The dimension of a softmax; PyTorch's choice, with its warning, where none is given."""
+def implicit_axis(op: str, dim: int | None, rank: int, stacklevel: int = 3) -> int:
+    """The dimension of a softmax; PyTorch's choice, with its warning, where none is given.
+
+    Args:
+        stacklevel: whose line the warning has: 3 for the user's, 4 for that of its caller.
+    """
     if dim is not None:
         return dim
+    # Wrappers and layers stand between the user and here: how many depends on the call.
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
     warnings.warn(
         f"{op} without dim takes 0 for 0, 1 and 3 dimensions, else 1, as in PyTorch: give dim",
-        stacklevel=4,
+        stacklevel=level + stacklevel - 3,
     )
     return 0 if rank in (0, 1, 3) else 1
 
 
 @in_float32
-def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def softmin(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
     """``softmax(-input)`` along `dim`."""
-    axis = implicit_axis("softmin", dim, input.ndim)
+    axis = implicit_axis("softmin", dim, input.ndim, _stacklevel)
     return (-(input if dtype is None else input.to(dtype))).softmax(axis)
 
 

@@ -572,7 +572,7 @@ def gaussian_nll_loss(
 
     Args:
         input: means, shape (\*, D) or any.
-        target: the same shape.
+        target: the same shape, or one that broadcasts with it.
         var: variances of input's shape, with one of the sizes 1, without the last axis, or a
             number.
         full: add ``log(2 pi) / 2``.
@@ -580,10 +580,14 @@ def gaussian_nll_loss(
 
     Raises:
         ShapeError: the shapes do not fit.
+        ArgumentError: `var` is a negative number.
     """
     require_real("gaussian_nll_loss", input, target)
-    same_shape("gaussian_nll_loss", input, target)
     if not isinstance(var, Tensor):
+        if var < 0:
+            raise ArgumentError(
+                "gaussian_nll_loss", "var is negative", expect="var >= 0", actual=str(var)
+            )
         var = input.new_full((1,) * input.ndim, float(var))
     elif var.shape != input.shape and tuple(var.shape) == tuple(input.shape[:-1]):
         var = var.unsqueeze(-1)
