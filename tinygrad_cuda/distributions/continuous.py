@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
 from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.random import randn
@@ -19,6 +20,8 @@ class _Located(Distribution):
     """A density that is symmetric about loc, and stretched by scale."""
 
     has_rsample = True
+    arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
+    support: Any = constraints.real
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = together(loc, scale)
@@ -109,6 +112,18 @@ class Uniform(Distribution):
         self.low, self.high = together(low, high)
         super().__init__(self.low.shape, (), validate_args)
         self.check(self.high > self.low, "high", "high > low")
+
+    @property
+    def arg_constraints(self) -> Any:
+        """Each bound by the other."""
+        return {
+            "low": constraints.less_than(self.high), "high": constraints.greater_than(self.low),
+        }  # fmt: skip
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """What lies between the bounds."""
+        return constraints.interval(self.low, self.high)
 
     @property
     def mode(self) -> Tensor:
@@ -217,6 +232,8 @@ class Exponential(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {"rate": constraints.positive}
+    support: Any = constraints.nonnegative
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = together(rate)
@@ -279,6 +296,8 @@ class HalfNormal(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {"scale": constraints.positive}
+    support: Any = constraints.nonnegative
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         self.base_dist = Normal(0.0, scale, validate_args=validate_args)

@@ -8,8 +8,10 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
 from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.tensors.creation import arange, eye
 from tinygrad_cuda.tensors.distributions import poisson
 from tinygrad_cuda.tensors.indexing.selecting import one_hot, where
 from tinygrad_cuda.tensors.special import xlogy
@@ -38,6 +40,10 @@ class Bernoulli(Distribution):
         ArgumentError: both or none are given, or a probability is out of range.
     """
 
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support: Any = constraints.boolean
+    has_enumerate_support = True
+
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
@@ -58,6 +64,11 @@ class Bernoulli(Distribution):
         likelier = (self.probs >= 0.5).to(self.probs.dtype)
         result: Tensor = where(self.probs == 0.5, math.nan, likelier)
         return result
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Zero and one."""
+        values = arange(2, dtype=self.probs.dtype, device=self.probs.device)
+        return for_batch(values, self.batch_shape, expand)
 
     @property
     def mean(self) -> Tensor:
@@ -104,6 +115,9 @@ class Categorical(Distribution):
             probability is negative.
     """
 
+    arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    has_enumerate_support = True
+
     def __init__(
         self, probs: Tensor | None = None, logits: Tensor | None = None,
         validate_args: bool | None = None,
@@ -124,6 +138,16 @@ class Categorical(Distribution):
         self.probs = given / given.sum(dim=-1, keepdim=True)
         tiny = 2.0**-23 if given.dtype.itemsize < 8 else 2.0**-52
         self.logits = self.probs.clamp(tiny, 1.0 - tiny).log()
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> Any:
+        """The numbers of the classes."""
+        return constraints.integer_interval(0, self.logits.shape[-1] - 1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """The numbers of the classes."""
+        values = arange(self.logits.shape[-1], dtype=int64, device=self.logits.device)
+        return for_batch(values, self.batch_shape, expand)
 
     @property
     def mean(self) -> Tensor:
@@ -180,6 +204,10 @@ class OneHotCategorical(Distribution):
         ArgumentError: as by `Categorical`.
     """
 
+    arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support: Any = constraints.one_hot
+    has_enumerate_support = True
+
     def __init__(
         self, probs: Tensor | None = None, logits: Tensor | None = None,
         validate_args: bool | None = None,
@@ -200,6 +228,11 @@ class OneHotCategorical(Distribution):
         """Their logarithms."""
         result: Tensor = self._categorical.logits
         return result
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """The vector of each class."""
+        values = eye(self.event_shape[0], dtype=self.probs.dtype, device=self.probs.device)
+        return for_batch(values, self.batch_shape, expand)
 
     @property
     def mean(self) -> Tensor:
@@ -265,6 +298,9 @@ class Geometric(Distribution):
         ArgumentError: both or none are given, or a probability is out of range.
     """
 
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support: Any = constraints.nonnegative_integer
+
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
@@ -324,6 +360,9 @@ class Poisson(Distribution):
         ArgumentError: a rate is negative.
     """
 
+    arg_constraints: Any = {"rate": constraints.nonnegative}
+    support: Any = constraints.nonnegative_integer
+
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = together(rate)
         super().__init__(self.rate.shape, (), validate_args)
@@ -363,3 +402,10 @@ class Poisson(Distribution):
 def softplus(logits: Tensor) -> Tensor:
     """``log(1 + exp(logits))`` without overflow."""
     return logits.clamp(min=0.0) + (-logits.abs()).exp().log1p()
+
+
+def for_batch(values: Tensor, batch_shape: Sequence[int], expand: bool) -> Tensor:
+    """Values, or vectors, for each distribution of a batch."""
+    count, *event = values.shape
+    wide = values.reshape(count, *(1,) * len(batch_shape), *event)
+    return wide.expand(count, *batch_shape, *event) if expand else wide

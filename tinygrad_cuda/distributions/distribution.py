@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.distributions import constraints
+from tinygrad_cuda.distributions.constraints import Constraint
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors.base import Size
 from tinygrad_cuda.tensors.creation import tensor
@@ -30,7 +32,8 @@ class Distribution:
             are.
     """
 
-    has_rsample = False
+    has_rsample: Any = False
+    has_enumerate_support: Any = False
 
     def __init__(
         self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (),
@@ -39,6 +42,24 @@ class Distribution:
         self.batch_shape: Shape = Size(batch_shape)
         self.event_shape: Shape = Size(event_shape)
         self.validates = validate_args is not False
+
+    @property
+    def arg_constraints(self) -> dict[str, Constraint]:
+        """The sets of values that each parameter may have, by its name."""
+        raise self._lacks("arg_constraints")
+
+    @property
+    def support(self) -> Constraint:
+        """The set of values that samples may have."""
+        raise self._lacks("support")
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All values that a sample may have, of shape ``(count, *batch_shape, *event_shape)``.
+
+        Args:
+            expand: with False the dimensions of the batch have size 1.
+        """
+        raise self._lacks("enumerate_support")
 
     @property
     def mean(self) -> Tensor:
@@ -180,11 +201,34 @@ class Independent(Distribution):
                 "Independent", "the batch has fewer dimensions", expect=f"0 to {len(batch)}",
                 actual=str(count),
             )  # fmt: skip
-        self.base_dist, self.count = base_distribution, count
-        self.has_rsample = base_distribution.has_rsample
+        self.base_dist, self.reinterpreted_batch_ndims = base_distribution, count
         cut = len(batch) - count
         event = (*batch[cut:], *base_distribution.event_shape)
         super().__init__(batch[:cut], event, validate_args)
+
+    arg_constraints: Any = {}
+
+    @property
+    def has_rsample(self) -> Any:
+        """That of the base."""
+        return self.base_dist.has_rsample
+
+    @property
+    def has_enumerate_support(self) -> Any:
+        """That of the base, where no dimension became one of an event."""
+        return not self.reinterpreted_batch_ndims and self.base_dist.has_enumerate_support
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        """Events of the base's."""
+        inner, count = self.base_dist.support, self.reinterpreted_batch_ndims
+        return constraints.independent(inner, count) if count else inner
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All values of the base."""
+        if self.reinterpreted_batch_ndims:
+            raise NotImplementedError("all combinations of an event's values are too many")
+        return self.base_dist.enumerate_support(expand)
 
     @property
     def mean(self) -> Tensor:
@@ -219,7 +263,7 @@ class Independent(Distribution):
 
     def summed(self, value: Tensor) -> Tensor:
         """The sum over the dimensions that became those of an event."""
-        if not self.count:
+        if not self.reinterpreted_batch_ndims:
             return value
-        total: Tensor = value.sum(dim=tuple(range(-self.count, 0)))
+        total: Tensor = value.sum(dim=tuple(range(-self.reinterpreted_batch_ndims, 0)))
         return total

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.distribution import Distribution, Shape, together, uniform
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors.creation import tensor, zeros_like
 from tinygrad_cuda.tensors.indexing.selecting import one_hot, where
 from tinygrad_cuda.tensors.random import randn
-from tinygrad_cuda.tensors.special import digamma, lgamma, xlogy
+from tinygrad_cuda.tensors.special import digamma, gammainc, lgamma, xlogy
 from tinygrad_cuda.tensors.tensor import Tensor
 
 # One proposal is accepted with probability 0.95 or more: that all are refused has 2e-16.
@@ -126,6 +127,8 @@ class Gamma(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {"concentration": constraints.positive, "rate": constraints.positive}
+    support: Any = constraints.nonnegative
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = together(concentration, rate)
@@ -163,6 +166,16 @@ class Gamma(Distribution):
         )  # fmt: skip
         return result
 
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`.
+
+        Raises:
+            ArgumentError: a value is negative.
+        """
+        value = together(value, self.rate)[0]
+        self.check(value >= 0, "value", "value >= 0")
+        return gammainc(self.concentration, self.rate * value)
+
     def entropy(self) -> Tensor:
         """The entropy in nats."""
         a = self.concentration
@@ -184,6 +197,8 @@ class Chi2(Gamma):
     Raises:
         ArgumentError: the degrees are not above zero.
     """
+
+    arg_constraints: Any = {"df": constraints.positive}
 
     def __init__(self, df: Any, validate_args: bool | None = None) -> None:
         (self.df,) = together(df)
@@ -211,6 +226,8 @@ class Dirichlet(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {"concentration": constraints.independent(constraints.positive, 1)}
+    support: Any = constraints.simplex
 
     def __init__(self, concentration: Tensor, validate_args: bool | None = None) -> None:
         self.concentration = concentration
@@ -283,6 +300,10 @@ class Beta(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {
+        "concentration1": constraints.positive, "concentration0": constraints.positive,
+    }  # fmt: skip
+    support: Any = constraints.unit_interval
 
     def __init__(
         self, concentration1: Any, concentration0: Any, validate_args: bool | None = None

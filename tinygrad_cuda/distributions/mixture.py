@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tinygrad_cuda.core.errors import ShapeError
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.discrete import Categorical
 from tinygrad_cuda.distributions.distribution import Distribution
 from tinygrad_cuda.graph.node import gradient_mode
@@ -31,6 +33,8 @@ class MixtureSameFamily(Distribution):
         (1.0, 5.0)
     """
 
+    arg_constraints: Any = {}
+
     def __init__(
         self, mixture_distribution: Categorical, component_distribution: Distribution,
         validate_args: bool | None = None,
@@ -47,6 +51,12 @@ class MixtureSameFamily(Distribution):
         self.mixture_distribution = mixture_distribution
         self.component_distribution = component_distribution
         super().__init__(batch[:-1], component_distribution.event_shape, validate_args)
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        """That of the components."""
+        inner = self.component_distribution.support
+        return constraints.MixtureSameFamilyConstraint(inner)
 
     def _weights(self) -> Tensor:
         ones = (1,) * len(self.event_shape)

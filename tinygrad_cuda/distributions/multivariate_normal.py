@@ -7,6 +7,7 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.shapes import broadcast
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.continuous import HALF_LOG_TAU
 from tinygrad_cuda.distributions.distribution import Distribution
 from tinygrad_cuda.tensors.linalg.factorizing import cholesky, inv, solve_triangular
@@ -39,6 +40,12 @@ class MultivariateNormal(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {
+        "loc": constraints.real_vector, "covariance_matrix": constraints.positive_definite,
+        "precision_matrix": constraints.positive_definite,
+        "scale_tril": constraints.lower_cholesky,
+    }  # fmt: skip
+    support: Any = constraints.real_vector
 
     def __init__(
         self, loc: Tensor, covariance_matrix: Tensor | None = None,

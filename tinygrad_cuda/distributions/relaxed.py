@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.discrete import Bernoulli, Categorical
 from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -30,6 +31,8 @@ class RelaxedBernoulli(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support: Any = constraints.unit_interval
 
     def __init__(
         self, temperature: Any, probs: Any = None, logits: Any = None,
@@ -74,6 +77,8 @@ class RelaxedOneHotCategorical(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support: Any = constraints.simplex
 
     def __init__(
         self, temperature: Any, probs: Tensor | None = None, logits: Tensor | None = None,

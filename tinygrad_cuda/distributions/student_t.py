@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.distribution import Distribution, together
 from tinygrad_cuda.distributions.gamma import Chi2
 from tinygrad_cuda.tensors.indexing.selecting import where
@@ -27,6 +28,10 @@ class StudentT(Distribution):
     """
 
     has_rsample = True
+    arg_constraints: Any = {
+        "df": constraints.positive, "loc": constraints.real, "scale": constraints.positive,
+    }  # fmt: skip
+    support: Any = constraints.real
 
     def __init__(
         self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinygrad_cuda.core.errors import ShapeError
+from tinygrad_cuda.distributions import constraints
 from tinygrad_cuda.distributions.continuous import Normal
-from tinygrad_cuda.distributions.distribution import Distribution
-from tinygrad_cuda.distributions.transforms import ExpTransform, Transform
+from tinygrad_cuda.distributions.distribution import Distribution, Independent
+from tinygrad_cuda.distributions.transforms import (
+    ComposeTransform,
+    ExpTransform,
+    Transform,
+    summed,
+)
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -30,17 +37,56 @@ class TransformedDistribution(Distribution):
         Size([2])
     """
 
+    arg_constraints: Any = {}
+
     def __init__(
         self, base_distribution: Distribution, transforms: Transform | Sequence[Transform],
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        self.base_dist = base_distribution
         one = isinstance(transforms, Transform)
-        self.transforms: list[Any] = [transforms] if one else list(transforms)  # type: ignore[arg-type]
-        self.has_rsample = base_distribution.has_rsample
-        super().__init__(
-            base_distribution.batch_shape, base_distribution.event_shape, validate_args
+        self.transforms: list[Any] = [transforms] if one else list(transforms)
+        whole = ComposeTransform(self.transforms)
+        base, shape = base_distribution, base_distribution.shape_of(())
+        inside, domain, codomain = len(base.event_shape), whole.domain, whole.codomain
+        if len(shape) < domain.event_dim:
+            raise ShapeError(
+                "TransformedDistribution", "the base has too few dimensions",
+                expect=f"{domain.event_dim} or more", actual=str(tuple(shape)),
+            )  # fmt: skip
+        result = whole.forward_shape(shape)
+        if (wide := tuple(whole.inverse_shape(result))) != tuple(shape):
+            base = base.expand(wide[: len(wide) - inside])
+        if domain.event_dim > inside:
+            base = Independent(base, domain.event_dim - inside)
+        self.base_dist = base
+        count = max(codomain.event_dim, inside + codomain.event_dim - domain.event_dim)
+        cut = len(result) - count
+        super().__init__(result[:cut], result[cut:], validate_args)
+
+    @property
+    def has_rsample(self) -> Any:
+        """That of the base."""
+        return self.base_dist.has_rsample
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> Any:
+        """The results of the last transform."""
+        if not self.transforms:
+            return self.base_dist.support
+        last = self.transforms[-1].codomain
+        more = len(self.event_shape) - last.event_dim
+        return constraints.independent(last, more) if more > 0 else last
+
+    def expand(self, batch_shape: Sequence[int]) -> Any:
+        """The same distribution with a batch of another shape, to which its own broadcasts."""
+        made = super().expand(batch_shape)
+        shape: Sequence[int] = (*made.batch_shape, *self.event_shape)
+        for transform in reversed(self.transforms):
+            shape = transform.inverse_shape(shape)
+        made.base_dist = self.base_dist.expand(
+            shape[: len(shape) - len(self.base_dist.event_shape)]
         )
+        return made
 
     def _through(self, x: Tensor) -> Tensor:
         for transform in self.transforms:
@@ -61,11 +107,12 @@ class TransformedDistribution(Distribution):
         count, total = len(self.event_shape), 0.0
         for transform in reversed(self.transforms):
             argument = transform.inv(value)
+            count += transform.domain.event_dim - transform.codomain.event_dim
             stretched = transform.log_abs_det_jacobian(argument, value)
-            given = getattr(transform, "event_dim", 0)
-            total = total - _summed(stretched, count - given)
+            total = total - summed(stretched, count - transform.domain.event_dim)
             value = argument
-        result: Tensor = total + self.base_dist.log_prob(value)
+        density = self.base_dist.log_prob(value)
+        result: Tensor = total + summed(density, count - len(self.base_dist.event_shape))
         return result
 
     def _growing(self) -> Any:
@@ -87,10 +134,6 @@ class TransformedDistribution(Distribution):
         return self._through(self.base_dist.icdf(self._growing() * (value - 0.5) + 0.5))
 
 
-def _summed(value: Tensor, count: int) -> Tensor:
-    return value.flatten(-count).sum(dim=-1) if count > 0 else value
-
-
 class LogNormal(TransformedDistribution):
     """The distribution of the exponential of a normal variable.
 
@@ -101,6 +144,9 @@ class LogNormal(TransformedDistribution):
     Raises:
         ArgumentError: a scale is not above zero.
     """
+
+    arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
+    support: Any = constraints.positive
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         normal = Normal(loc, scale, validate_args=validate_args)

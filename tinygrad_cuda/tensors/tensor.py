@@ -425,9 +425,9 @@ class Tensor(
             self._retained = self.leaf
             self.chain = self.chain[:-1]
         else:
-            made = creation.as_leaf(self, True, self._retained)
-            self.chain = made.chain
-            made.leaf.owner = weakref.ref(self)
+            self.chain = creation.as_leaf(self, True, self._retained).chain
+            leaf: Leaf = self.chain[-1][1]
+            leaf.owner = weakref.ref(self)
         self._node = None
         return self
 
