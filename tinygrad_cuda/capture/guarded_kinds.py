@@ -7,6 +7,7 @@ from tinygrad_cuda.backend.cpu.threads import get_num_threads
 from tinygrad_cuda.backends.cuda import get_float32_matmul_precision
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.data.dataset import Dataset
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.optim.lr_scheduler import LRScheduler
 from tinygrad_cuda.optim.optimizer import Optimizer
@@ -24,7 +25,7 @@ def halves() -> dict[str, DType]:
 def fill() -> None:
     """Names the classes and the settings."""
     kinds.tensor, kinds.module, kinds.scaler = TensorBase, Module, GradScaler
-    kinds.optimizer, kinds.scheduler = Optimizer, LRScheduler
+    kinds.optimizer, kinds.scheduler, kinds.dataset = Optimizer, LRScheduler, Dataset
     kinds.settings = {
         "allow_tf32": lambda: (settings.matmul_precision, settings.cudnn_tf32),
         "get_float32_matmul_precision": get_float32_matmul_precision,

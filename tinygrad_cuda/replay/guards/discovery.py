@@ -404,6 +404,8 @@ class _Search:
             self.names |= dict.fromkeys((word, True) for word in words)
         elif moves(value) and not self._is_own(kind):
             self._take_moving(name, value)
+        elif issubclass(kind, kinds.dataset) and not self._is_own(kind):
+            self._whole(name, value)
         elif issubclass(kind, (kinds.scaler, WRAPPERS)):
             self._whole(name, value)
             if self._is_own(kind):

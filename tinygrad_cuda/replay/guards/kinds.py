@@ -16,6 +16,7 @@ class Kinds:
         module: its parameters, buffers and hooks are followed.
         optimizer, scheduler: replays step them.
         scaler: what it holds is read as Python numbers.
+        dataset: the package's read all that they hold.
         settings: functions that return a setting, by the names that code has for them.
     """
 
@@ -24,6 +25,7 @@ class Kinds:
     optimizer: Kind = ()
     scheduler: Kind = ()
     scaler: Kind = ()
+    dataset: Kind = ()
     settings: dict[str, Callable[[], Any]] = {}
 
 
