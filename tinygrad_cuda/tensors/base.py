@@ -21,6 +21,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import (
     ArgumentError,
+    CompileError,
     DTypeError,
     GradientError,
     RawSite,
@@ -51,6 +52,7 @@ from tinygrad_cuda.tensors.views import (
     SelectAt,
     Step,
     apply_step,
+    first_position,
     joined,
     moves,
     put_through,
@@ -240,6 +242,28 @@ class TensorBase:
             branch.take(value)
         if settings.eager:
             _compute_now(new.device)
+
+    def first_position(self, op: str) -> int:
+        """Where in the memory of its cell this Tensor begins, in elements.
+
+        Args:
+            op: what asks, for the error.
+
+        Raises:
+            CompileError: it shows a view that is an argument of a compiled function.
+        """
+        node = self.node  # a compiled function has read it
+        if watching.on and self.stands_for_view():
+            refuse_place(op, f"where a view of shape {tuple(node.shape)} begins")
+        return first_position(self.cell.node.shape, self.chain)
+
+    def stands_for_view(self) -> bool:
+        """Whether it shows the value of a view among a compiled function's arguments.
+
+        Where such a view begins, and in what memory, differs from call to call.
+        """
+        capture = capturing()
+        return capture is not None and any(view.cell is self.cell for view in capture.views)
 
     def show(self, source: Tensor) -> None:
         """Shows the cell of another Tensor from now on; the leaf, if there is one, stays."""
@@ -672,6 +696,23 @@ def pending(
     if settings.eager:
         _compute_now(node.device)
     return tensor
+
+
+def refuse_place(op: str, what: str) -> None:
+    """Refuses a place in memory that the call of a compiled function asks for.
+
+    Raises:
+        CompileError: always.
+    """
+    capture = capturing()
+    error = CompileError(
+        op, "a place in memory is asked for inside a compiled function",
+        expect="Python values that are the same in each call", actual=what,
+        hint="ask for it outside and pass what depends on it as an argument",
+    )  # fmt: skip
+    if capture is not None:
+        capture.refused = capture.refused or error
+    raise error
 
 
 _new = object.__new__

@@ -22,19 +22,21 @@ from tinygrad_cuda.core.shapes import (
     channels_last_strides,
     contiguous_strides,
     elementwise_strides,
+    is_dense,
     is_several,
     normalize_axes,
     normalize_axis,
     reshape_strides,
     resolve_reshape,
 )
+from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement, reduction
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors import creation
 from tinygrad_cuda.tensors.autocast import in_widest
-from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.base import TensorBase, refuse_place, wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import (
     DeviceLike,
@@ -1693,12 +1695,19 @@ def clone(
 # Memory by stride ---------------------------------------------------------------------------------
 
 
-def _memory(input: Tensor) -> tuple[Node, int]:
+def _memory(op: str, input: Tensor, offset: int | None) -> tuple[Node, int]:
     """The value of the whole cell, or of the leaf, as a vector, and where in it the Tensor begins.
 
     Without a view the vector follows the strides of the Tensor itself.
+
+    Raises:
+        CompileError: what it views is not there: it is an argument of a compiled function.
     """
     chain = input.chain
+    if watching.on and input.stands_for_view():
+        compact = not any(map(moves, chain)) and is_dense(input.node.shape, input.strides)
+        if offset is not None or not compact:
+            refuse_place(op, f"the memory behind a view of shape {tuple(input.shape)}")
     leaves = [position + 1 for position, step in enumerate(chain) if step[0] is common.variable]
     begin = max(leaves, default=0)
     views = [k for k in range(begin, len(chain)) if moves(chain[k])]
@@ -1717,7 +1726,7 @@ def _memory(input: Tensor) -> tuple[Node, int]:
 
 def storage_offset(input: Tensor) -> int:
     """Where in its memory the Tensor begins, in elements."""
-    return first_position(input.cell.node.shape, input.chain)
+    return input.first_position("storage_offset")
 
 
 def _places(op: str, size: Shape, stride: Shape, offset: int, memory: Node) -> Node:
@@ -1764,7 +1773,7 @@ def as_strided(
         >>> tc.as_strided(tc.arange(5, device="cpu"), (3, 2), (1, 2)).tolist()
         [[0, 2], [1, 3], [2, 4]]
     """
-    memory, start = _memory(input)
+    memory, start = _memory("as_strided", input, storage_offset)
     sizes, strides = tuple(map(int, size)), tuple(map(int, stride))
     offset = start if storage_offset is None else storage_offset
     result = _read(memory, _places("as_strided", sizes, strides, offset, memory))
@@ -1790,7 +1799,7 @@ def as_strided_scatter(
     storage_offset: int | None = None,
 ) -> Tensor:
     """The input with `src` where `as_strided` would read; each position at most once."""
-    memory, start = _memory(input)
+    memory, start = _memory("as_strided_scatter", input, storage_offset)
     sizes, strides = tuple(map(int, size)), tuple(map(int, stride))
     offset = start if storage_offset is None else storage_offset
     positions = _places("as_strided_scatter", sizes, strides, offset, memory)

@@ -19,7 +19,7 @@ from tinygrad_cuda.core.dtypes import DType, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.core.shapes import Shape, is_dense
-from tinygrad_cuda.engine.capture import structure
+from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Leaf, detached
 from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph import gradient
@@ -44,7 +44,7 @@ from tinygrad_cuda.tensors import (
 )
 from tinygrad_cuda.tensors.arguments import require_real, takes_tensors
 from tinygrad_cuda.tensors.autocast import in_float32
-from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.base import TensorBase, refuse_place, wrap
 from tinygrad_cuda.tensors.grad_fn import GradientFunction, of_tensor
 from tinygrad_cuda.tensors.indexing import keys, selecting, writing
 from tinygrad_cuda.tensors.layout import lies_in
@@ -197,7 +197,12 @@ class Tensor(
 
         It is the address of memory that is shared with another library, such as `numpy` and
         `from_dlpack` share it. Other values have an address only while a computation runs.
+
+        Raises:
+            CompileError: a compiled function asks, in whose later calls it is another number.
         """
+        if watching.on and capturing() is not None:
+            refuse_place("data_ptr", f"the address of a tensor of shape {tuple(self.shape)}")
         if isinstance(self.cell, SharedCell):
             view = shared_through(self.chain, self.cell.memory)
             address: int = view.__array_interface__["data"][0]
@@ -206,7 +211,7 @@ class Tensor(
 
     def storage_offset(self) -> int:
         """Where this view begins in the memory of its cell, in elements."""
-        return first_position(self.cell.node.shape, self.chain)
+        return self.first_position("storage_offset")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()

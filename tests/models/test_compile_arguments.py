@@ -1,0 +1,61 @@
+"""tc.compile against a plain run: what arguments and results are, and hold, besides values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda.core.errors import CompileError
+
+pytestmark = pytest.mark.usefixtures("device")
+
+
+def base(number: int) -> Any:
+    """Another (3, 4) Tensor for each number."""
+    return tc.arange(12).float().reshape(3, 4).clone() + 100 * number
+
+
+def shown(value: Any) -> Any:
+    """A structure with lists for Tensors."""
+    if isinstance(value, tc.Tensor):
+        return value.tolist()
+    return [shown(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+# Places in memory ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 0 + x.storage_offset(),
+        lambda x: x * 0 + x[2:].storage_offset(),
+        lambda x: x * 0 + x.data_ptr(),
+        lambda x: tc.as_strided(x, (2,), (1,), 0),
+        lambda x: tc.as_strided_scatter(x, tc.zeros(2), (2,), (1,), 0),
+    ],
+)
+def test_where_an_argument_begins_is_refused(function: Callable[[Any], Any]) -> None:
+    """From the first call on: a later view begins elsewhere and has the same program."""
+    compiled = tc.compile(function)
+    for number in range(3):
+        with pytest.raises(CompileError, match="a place in memory is asked for") as caught:
+            compiled(base(0)[number])
+        assert "test_compile_arguments.py" in str(caught.value)
+
+
+def test_strides_behind_a_view_with_gaps_are_refused() -> None:
+    compiled = tc.compile(lambda x: tc.as_strided(x, (2, 2), (1, 2)))
+    with pytest.raises(CompileError, match="the memory behind a view of shape \\(3, 2\\)"):
+        compiled(base(0)[:, 1:3])
+    for number in range(3):
+        rows = base(number)[1:].T
+        assert shown(compiled(rows)) == shown(tc.as_strided(rows, (2, 2), (1, 2)))
+
+
+def test_where_a_view_made_inside_begins() -> None:
+    compiled = tc.compile(lambda x: x * 0 + x[1:].storage_offset())
+    assert [compiled(base(number)).max().item() for number in range(3)] == [4.0] * 3
