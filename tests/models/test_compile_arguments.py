@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,3 +61,43 @@ def test_strides_behind_a_view_with_gaps_are_refused() -> None:
 def test_where_a_view_made_inside_begins() -> None:
     compiled = tc.compile(lambda x: x * 0 + x[1:].storage_offset())
     assert [compiled(base(number)).max().item() for number in range(3)] == [4.0] * 3
+
+
+# Python values ------------------------------------------------------------------------------------
+
+
+def multiply(a: Any, b: Any) -> Any:
+    return a * b
+
+
+def test_a_partial_that_gets_another_state() -> None:
+    product = functools.partial(multiply, 2)
+    compiled = tc.compile(lambda x: product(x))
+    calls = [compiled(tc.ones(1)).item() for _ in range(3)]
+    product.__setstate__((multiply, (5,), {}, None))  # type: ignore[attr-defined]
+    calls += [compiled(tc.ones(1)).item() for _ in range(3)]
+    assert calls == [2.0] * 3 + [5.0] * 3
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x * threading.active_count(), lambda x: x * len(threading.enumerate())]
+)
+def test_the_number_of_threads_is_refused(function: Callable[[Any], Any]) -> None:
+    with pytest.raises(CompileError, match="it calls threading"):
+        tc.compile(function)(tc.ones(1))
+
+
+def test_how_constants_are_printed() -> None:
+    def length(x: Any) -> Any:
+        return x * len(repr(tc.tensor([1 / 3])))
+
+    compiled = tc.compile(length)
+    calls, plain = [], []
+    try:
+        for precision in (2, 2, 8, 8, 8):
+            tc.set_printoptions(precision=precision)
+            calls.append(compiled(tc.ones(1)).item())
+            plain.append(length(tc.ones(1)).item())
+    finally:
+        tc.set_printoptions(precision=4)
+    assert calls == plain

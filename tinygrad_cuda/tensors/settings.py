@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.plan import forgetting
 from tinygrad_cuda.tensors import representation
 
 __all__ = [
@@ -45,6 +46,7 @@ def set_printoptions(
             actual=repr(profile),
         )  # fmt: skip
     options = representation.options
+    before = dict(vars(options))
     if profile is not None:
         options.__dict__.update(vars(representation.Options()), **representation.PROFILES[profile])
     given: dict[str, Any] = {
@@ -53,6 +55,9 @@ def set_printoptions(
     }  # fmt: skip
     options.__dict__.update({name: value for name, value in given.items() if value is not None})
     options.sci_mode = sci_mode
+    if vars(options) != before:
+        for forget in forgetting:  # a compiled function may have printed what it made
+            forget()
 
 
 def get_num_interop_threads() -> int:

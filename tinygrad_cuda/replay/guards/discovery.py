@@ -82,14 +82,9 @@ COUNTED = {*LISTS, *DICTIONARIES, States} - {list, dict}  # optimizers', which l
 MUTABLE = (list, dict, set, deque, MappingProxyType)
 # Containers of libraries.
 WRAPPERS = (
-    UserDict,
-    UserList,
-    UserString,
-    ChainMap,
-    weakref.WeakSet,
-    weakref.WeakValueDictionary,
+    UserDict, UserList, UserString, ChainMap, weakref.WeakSet, weakref.WeakValueDictionary,
     weakref.WeakKeyDictionary,
-)
+)  # fmt: skip
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 # Methods that nobody names and that no call of Python shows while tracing: they are for pickling,
 # copying and printing.
@@ -374,6 +369,8 @@ class _Search:
             self._visit_module(name, value)
             return
         self.wait(name, *_within(value))
+        for part in ("func", "args", "keywords") if issubclass(kind, partial) else ():
+            self._compare(Name(part, value, getattr(value, part)))
         if issubclass(kind, NATIVE) or any(value is function for function in READERS):
             self.collected.refused.append((name, f"it names {name}, which may read any memory"))
         elif kind is FunctionType:

@@ -11,6 +11,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -188,6 +189,9 @@ class Watch:
                         self._refuse(_error(site, what, HINT))
                 if code not in self.names.codes:
                     self._met(frame)
+        elif code in COUNTING:
+            if frame.f_back is not None and self._kind(frame.f_back) == "user":
+                self._refuse(self._error(frame.f_back, f"it calls threading.{code.co_name}"))
         elif kind == "library" and code.co_name == "import_module":
             if self._user_frame(frame)[0] is not None:
                 self.pending.append((frame, None))
@@ -313,6 +317,7 @@ def _of_module(name: str) -> bool:
     return name in sys.modules and name.partition(".")[0] != PACKAGE
 
 
+COUNTING = (threading.active_count.__code__, threading.enumerate.__code__)
 FORMATS = frozenset({"format", "format_map"})
 LOOKING = frozenset({"getattr", "hasattr", "vars", "globals"})
 
@@ -329,13 +334,10 @@ def refuse(names: Names) -> None:
 
 def _error(site: RawSite | None, what: str, hint: str) -> CompileError:
     return CompileError(
-        "compile",
-        "a compiled function reads what a replay would not read again",
-        expect="Tensors, arguments and Python values that names lead to",
-        actual=what,
-        site=site,
+        "compile", "a compiled function reads what a replay would not read again",
+        expect="Tensors, arguments and Python values that names lead to", actual=what, site=site,
         hint=hint,
-    )
+    )  # fmt: skip
 
 
 def _hides(named: Name) -> int:
