@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.core.errors import CompileError, ShapeError
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -61,6 +61,41 @@ def test_strides_behind_a_view_with_gaps_are_refused() -> None:
 def test_where_a_view_made_inside_begins() -> None:
     compiled = tc.compile(lambda x: x * 0 + x[1:].storage_offset())
     assert [compiled(base(number)).max().item() for number in range(3)] == [4.0] * 3
+
+
+# Repeated elements --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.zero_() + 1,
+        lambda x: x.fill_(7),
+        lambda x: x[1:].masked_fill_(x[1:] > 1, -1.0),
+        lambda x: x * 2,
+        lambda x: x[1],
+    ],
+)
+def test_an_expanded_argument_is_filled(function: Callable[[Any], Any]) -> None:
+    def program(function: Callable[..., Any]) -> list[Any]:
+        calls = []
+        for number in range(4):
+            rows = base(number)
+            x = rows[number % 3].expand(2, 4)
+            result = function(x)
+            calls.append([shown(result), shown(x), shown(rows)])
+            result.zero_()
+            calls.append(shown(rows))
+        return calls
+
+    assert program(tc.compile(function)) == program(function)
+
+
+def test_other_writes_to_an_expanded_argument_are_errors() -> None:
+    compiled = tc.compile(lambda x: x.add_(1))
+    for function in (compiled, compiled.function, compiled):
+        with pytest.raises(ShapeError, match="several elements of this view are one element"):
+            function(tc.ones(4).expand(3, 4))
 
 
 # Python values ------------------------------------------------------------------------------------

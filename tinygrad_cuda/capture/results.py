@@ -11,7 +11,7 @@ from tinygrad_cuda.engine.cell import Branch, Cell, settled
 from tinygrad_cuda.graph.node import Node, holding
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensors.base import TensorBase
-from tinygrad_cuda.tensors.views import SelectAt, moves
+from tinygrad_cuda.tensors.views import SelectAt, base_chain, moves
 
 Build = Callable[["Fresh"], Any]
 Steps = tuple[Any, ...]
@@ -161,12 +161,11 @@ class OutputSpecs:
         if tensor.leaf is not None:
             if cell not in self.outer:
                 raise CompileError(
-                    "compile",
-                    "a compiled function returns a leaf that it makes itself",
+                    "compile", "a compiled function returns a leaf that it makes itself",
                     expect="results of operations, or tensors from outside",
                     actual=f"a leaf of shape {tuple(tensor.shape)} that requires grad",
                     hint="return it without grad and call requires_grad_() outside",
-                )
+                )  # fmt: skip
             return lambda fresh: tensor
         if chain and tensor.requires_grad and has_history(tensor.node):
             raise ResultHistory
@@ -185,18 +184,16 @@ class OutputSpecs:
         """A view of an argument: of the Tensor that the caller of a replay gives."""
         if any(op is common.variable for op, _ in tensor.chain):
             raise CompileError(
-                "compile",
-                "a compiled function returns a view of a leaf among its arguments",
+                "compile", "a compiled function returns a view of a leaf among its arguments",
                 expect="an argument itself, or a value of its own",
-                actual=f"a view of shape {tuple(tensor.shape)}",
-                hint="return x.clone()",
-            )
+                actual=f"a view of shape {tuple(tensor.shape)}", hint="return x.clone()",
+            )  # fmt: skip
         given = self.arguments
         viewed = given.originals[number] is not given.tensors[number]
 
         def base(fresh: Fresh) -> tuple[Cell, Steps]:
             original = fresh.given[number]
-            return original.cell, original.chain if viewed else ()
+            return original.cell, base_chain(original.chain) if viewed else ()
 
         return _built(tensor, base, self._fresh_steps(tensor.chain))
 

@@ -18,7 +18,7 @@ from tinygrad_cuda.replay.versioned_containers import DICTIONARIES, LISTS
 from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import defaults, get_default_device
-from tinygrad_cuda.tensors.views import SelectAt, apply_step, moves, put_through
+from tinygrad_cuda.tensors.views import SelectAt, apply_step, base_chain, moves, put_through
 
 
 class Given:
@@ -118,7 +118,10 @@ class Given:
                     steps = ("view", base.shape, base.dtype, *map(_step_fact, chain))
                 else:
                     value = self._value_of(value)
-                    node = value.cell.node
+                    node = value.node
+                    if value.chain:
+                        base = value.cell.node
+                        steps = ("view", base.shape, base.dtype, *map(_step_fact, value.chain))
         if node.requires_grad and mode.now.gradients and value.leaf is None:
             self.history = True
         self.tensors.append(value)
@@ -128,11 +131,10 @@ class Given:
                 type(value),
             )
         )  # fmt: skip
-        if self._by_chain:
-            # Indices of the views that stand for themselves are arguments as well.
-            for _, detail in value.chain:
-                if isinstance(detail, SelectAt):
-                    self._take_tensor(detail.index, facts)
+        # Indices of the views that stand for themselves are arguments as well.
+        for _, detail in value.chain:
+            if isinstance(detail, SelectAt):
+                self._take_tensor(detail.index, facts)
         return value
 
     def restored(self, result: Any) -> Any:
@@ -151,7 +153,7 @@ class Given:
         if number is None or self.originals[number] is self.tensors[number]:
             return leaf
         view: Any = self.originals[number]
-        made = view.with_chain((*view.chain, *leaf.chain))
+        made = view.with_chain((*base_chain(view.chain), *leaf.chain))
         made._strides = leaf._strides
         return made
 
@@ -163,9 +165,15 @@ class Given:
 
     def _value_of(self, view: Any) -> Any:
         """The value of a view, in a cell of its own that follows the writes during a call."""
-        value = wrap(view.realized())
+        for value in self.tensors:
+            if self._viewed.get(id(value)) is view:
+                return value
+        chain = base_chain(view.chain)
+        # Steps that repeat elements stay: a write through them is checked, or fills.
+        repeating = tuple(filter(moves, view.chain[len(chain) :]))
+        value = wrap(view.with_chain(chain).realized())
+        value.chain = repeating
         value._strides = view._strides
-        chain = view.chain
 
         def read(node: Node) -> Node:
             for step in chain:

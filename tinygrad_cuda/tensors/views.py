@@ -323,6 +323,12 @@ def _put_spread(base: Node, chain: tuple[Step, ...], value: Node, shown: Node | 
     return _put_step(base, detaches[0], written) if detaches else written
 
 
+def base_chain(chain: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps of a view before the first one that may show an element several times."""
+    ends = (k for k, (op, _) in enumerate(chain) if op is movement.expand or op is movement.window)
+    return chain[: next(ends, len(chain))]
+
+
 def shows_repeats(chain: tuple[Step, ...]) -> bool:
     """Whether a view may show an element of its base several times."""
     return any(op is movement.expand or op is movement.window for op, _ in chain)
