@@ -16,12 +16,12 @@ from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, multi_step_
 from tinygrad_cuda.capture.program import CapturedProgram, Change
 from tinygrad_cuda.capture.results import ResultHistory
 from tinygrad_cuda.capture.signature import Given, difference, owner_module, snapshot
+from tinygrad_cuda.capture.unrepeated import ArgumentsBefore, lacking_of
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError
 from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisible
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.observer import watched
-from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.engine.capture import (
     STATE_MADE,
     Capture,
@@ -225,7 +225,8 @@ class Compiled:
         version, left = self._left.get(given.key, (-1, None))
         if version != structure.version or (left is not None and left.changed() is not None):
             self._attempts.pop(given.key, None)
-        names = names_of(self.function, leaves((given.args, given.options)), self._extra)
+        before = ArgumentsBefore(given)
+        names = names_of(self.function, before.followed, self._extra)
         gradients = mode.now.gradients
         self._report(f"is traced: {reason}")
         for remark in names.remarks():
@@ -242,15 +243,18 @@ class Compiled:
             self._report("is traced again: it writes to what a view among its arguments shows")
             return result, None
         missed = self._extra.add(watch.extra)
-        arguments = leaves((given.args, given.options))
-        watch.narrowed(lambda ran: names_of(self.function, arguments, self._extra, ran))
+        watch.narrowed(lambda ran: names_of(self.function, before.followed, self._extra, ran))
         names.seen.clear()  # what is weakly referred to may go
         try:
             program = CapturedProgram(capture, given, returned, names)
         except ResultHistory:
+            if given.views:  # the function had copies of what holds them
+                before.check(returned, capture, names)
             self._recorded[given.key] = structure.version
             self._report("is recorded each time: a gradient may still pass through what it returns")
             return result, None
+        before.check(returned, capture, names)
+        program.lacking = lacking_of(capture, given, names)
         change = _unsteady(capture, program)
         if gradients is not mode.now.gradients:
             change = Change("gradient mode")
@@ -320,12 +324,11 @@ class Compiled:
         line = None if program is None else program_before.departs(program)
         if line is not None:
             raise CompileError(
-                "compile",
-                "the function does something else than when it was traced",
+                "compile", "the function does something else than when it was traced",
                 expect="the same operations with the same Python values",
                 actual=f"another graph from here on: {line}",
                 hint="Python values that change are read once; pass them as tensors",
-            )
+            )  # fmt: skip
         return result
 
     def _keep(self, key: Any, programs: list[CapturedProgram]) -> None:
@@ -381,10 +384,8 @@ def _unsteady(capture: Capture, program: CapturedProgram) -> Change | None:
 
 def _never_steady(change: Change) -> CompileError:
     return CompileError(
-        "compile",
-        "each call leaves something behind that a replay would not",
+        "compile", "each call leaves something behind that a replay would not",
         expect="tensors written in place, results returned, and Python values left alone",
-        actual=f"{ATTEMPTS} calls in a row have changed {change.text}",
-        site=change.site,
+        actual=f"{ATTEMPTS} calls in a row have changed {change.text}", site=change.site,
         hint="return tensors instead of keeping them, write state with copy_(), count outside",
-    )
+    )  # fmt: skip

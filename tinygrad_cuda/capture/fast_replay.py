@@ -274,6 +274,7 @@ def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
     """Whether a replay's checks and its effects can be done in bulk."""
     plain = not given.options and not given.views and not autocast.on
     plain = plain and len(given.args) == len(given.tensors) == len(given.cells)
+    plain = plain and not program.lacking and all(map(is_, given.args, given.tensors))
     if not plain or any(x.chain or x.cell.node.requires_grad for x in given.args):
         return False
     if program.bound or program.leaf_cells or any(program.hooked) or not can_chain(program):

@@ -119,6 +119,7 @@ class CapturedProgram:
         self.structure = rebuilt(result, iter([None] * len(returned)))
         # A tuple, and nothing nested in it.
         self.flat = type(result) is tuple and self.structure == (None,) * len(returned)
+        self.lacking: list[tuple[int, str]] = []  # attributes that arguments must not have
         self.multi_step: Any = None  # how its replays follow one another, once somebody asks
         self.fast: Any = None  # and how they are done where nothing else has happened
         self._find_cells(given)
@@ -350,6 +351,9 @@ class CapturedProgram:
             raise Stale("a parameter has no gradient")
         if any(leaf.grad is not None for leaf in self.without_gradient):
             raise Stale("a parameter has a gradient")
+        for number, name in self.lacking:
+            if name in vars(given.originals[number]):
+                raise Stale(f"an argument has the attribute {name}")
         for number, tensor in self.bound:
             if not _same_handle(given.tensors[number], tensor):
                 raise Stale(f"tensor {number} among the arguments is also the function's state")

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinygrad_cuda.core.device import chosen
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.core.trees import leaves, rebuilt
+from tinygrad_cuda.core.trees import leaves, parts_of, rebuilt
 from tinygrad_cuda.engine.capture import ViewArgument
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.nn.hooks import of_all
@@ -82,24 +82,16 @@ class Given:
         if kind in PLAIN:
             # Tells 0.0 from -0.0, and NaN is equal to itself.
             facts.append((kind, value if value and value == value else repr(value)))
-        elif kind in LISTS or kind is tuple:
-            facts.append((kind, len(value)))
-            taken = [self._take(part, facts) for part in value]
-            return tuple(taken) if kind is tuple else taken
-        elif isinstance(value, tuple) and hasattr(value, "_fields"):
-            facts.append((kind, len(value)))
-            return kind(*[self._take(part, facts) for part in value])
-        elif kind in DICTIONARIES:
-            facts.append((dict, tuple(value)))
-            return {key: self._take(part, facts) for key, part in value.items()}
+        elif (parts := parts_of(value)) is not None:
+            facts.append(parts.kind)
+            return parts.made([self._take(part, facts) for part in parts.children])
         elif isinstance(value, np.ndarray | np.generic):
             raise ArgumentError(
-                "compile",
-                "a NumPy array is an argument of a compiled function",
+                "compile", "a NumPy array is an argument of a compiled function",
                 expect="Tensors, Python numbers and strings, and lists, tuples and dicts of them",
                 actual=f"{kind.__name__} of shape {value.shape}",
                 hint="tc.from_numpy(array) shares its memory and is read again at each call",
-            )
+            )  # fmt: skip
         else:
             facts.append(_Same(value))
         return value
@@ -174,6 +166,7 @@ class Given:
         value = wrap(view.with_chain(chain).realized())
         value.chain = repeating
         value._strides = view._strides
+        vars(value).update(vars(view))
 
         def read(node: Node) -> Node:
             for step in chain:

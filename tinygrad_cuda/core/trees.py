@@ -1,10 +1,72 @@
-"""Nested tuples, lists and dicts as a list of what they hold, and back."""
+"""Nested tuples, lists, dicts and dataclasses as a list of what they hold, and back."""
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+
+class Parts(NamedTuple):
+    """What a container holds.
+
+    Attributes:
+        kind: its type, and its keys or its length; equal for containers that differ in values.
+        children: the values.
+        made: gives such a container of other values.
+    """
+
+    kind: tuple[Any, ...]
+    children: list[Any]
+    made: Callable[[list[Any]], Any]
+
+
+def parts_of(value: Any) -> Parts | None:
+    """The parts of a container that holds nothing besides; None for anything else.
+
+    Subclasses of lists and dicts are none, since they may hold more.
+    """
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return Parts((kind, len(value)), [*value], kind)
+    if isinstance(value, tuple):
+        fields = hasattr(kind, "_fields")
+        return Parts((kind, len(value)), [*value], lambda x: kind(*x)) if fields else None
+    if kind is dict or kind is OrderedDict:
+        keys = tuple(value)
+        return Parts((kind, keys), [*value.values()], lambda x: kind(zip(keys, x)))
+    names = record_fields(value)
+    if names is None or isinstance(value, list | dict):
+        return None
+    children = [getattr(value, name) for name in names]
+    return Parts((kind, names), children, lambda x: record(kind, names, x))
+
+
+def record_fields(value: Any) -> tuple[str, ...] | None:
+    """The fields of an instance of a dataclass, or of a SimpleNamespace, that holds nothing else.
+
+    None for anything else. Fields without a value are left out.
+    """
+    kind = type(value)
+    if isinstance(value, SimpleNamespace):
+        return tuple(vars(value))
+    if not hasattr(kind, "__dataclass_fields__"):
+        return None
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    own = getattr(value, "__dict__", {})
+    return tuple(names) if own.keys() <= set(names) else None
+
+
+def record(kind: type[Any], names: Sequence[str], values: Sequence[Any]) -> Any:
+    """An instance of a class with these fields, whatever `__init__` would do."""
+    made = kind.__new__(kind)
+    for name, value in zip(names, values):
+        object.__setattr__(made, name, value)
+    return made
 
 
 def leaves(value: Any) -> list[Any]:
@@ -16,9 +78,40 @@ def leaves(value: Any) -> list[Any]:
     elif isinstance(value, dict):
         for child in value.values():
             result.extend(leaves(child))
+    elif (names := record_fields(value)) is not None:
+        for name in names:
+            result.extend(leaves(getattr(value, name)))
     else:
         result.append(value)
     return result
+
+
+def described(value: Any) -> list[Any]:
+    """Types, keys and leaves by identity: equal as long as nothing in a structure is replaced."""
+    parts = parts_of(value)
+    if parts is None:
+        return [id(value)]
+    return [parts.kind, *(fact for child in parts.children for fact in described(child))]
+
+
+def held(value: Any, last: type[Any]) -> Iterator[Any]:
+    """All that an object holds and leads to, itself first.
+
+    Args:
+        last: objects of this class are followed no further, as are classes and Python modules.
+    """
+    seen: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType):
+            continue
+        seen[id(thing)] = thing
+        yield thing
+        if isinstance(thing, FunctionType):  # its globals are not its own
+            waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
+        elif not isinstance(thing, last):
+            waiting += gc.get_referents(thing)
 
 
 def rebuilt(like: Any, values: Iterator[Any]) -> Any:
@@ -29,8 +122,14 @@ def rebuilt(like: Any, values: Iterator[Any]) -> Any:
             return type(like)(*children)
         return type(like)(children)
     if isinstance(like, dict):
-        pairs = [(key, rebuilt(child, values)) for key, child in like.items()]
+        pairs = {key: rebuilt(child, values) for key, child in like.items()}
+        if isinstance(like, defaultdict):
+            return type(like)(like.default_factory, pairs)
         return type(like)(pairs)
+    names = record_fields(like)
+    if names is not None:
+        children = [rebuilt(getattr(like, name), values) for name in names]
+        return record(type(like), names, children)
     return next(values)
 
 

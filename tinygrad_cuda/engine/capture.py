@@ -230,6 +230,7 @@ class Capture:
         constants: storages made inside from Python data.
         born: cells made inside.
         modules: Modules called, with what `snapshot` said of them.
+        lacking: weak references to Tensors that do not have an attribute, and its name.
         views: arguments that are views; `written_bases` are those written during the call, and
             `written_views` says whether one was written through the argument.
         refused: the first look at a value that was refused.
@@ -253,6 +254,7 @@ class Capture:
         self.constants: list[Any] = []
         self.born: weakref.WeakSet[Any] = weakref.WeakSet()
         self.modules: list[tuple[Any, Any]] = []
+        self.lacking: list[tuple[Any, str]] = []
         self.snapshot = snapshot
         self._sources: dict[int, tuple[weakref.ref[Any], Source]] = {}
         self._copied: dict[int, Source] = {}
@@ -368,12 +370,11 @@ class Capture:
         draws = self._stream(generator, *generator.position())
         if seed != draws.seed or number < draws.first:
             raise CompileError(
-                "set_state",
-                "a Generator is set to a state from outside the compiled function",
+                "set_state", "a Generator is set to a state from outside the compiled function",
                 expect="a state that get_state() gave within the same call",
                 actual=f"number {number} of seed {seed}",
                 hint="set the state before the call, or use manual_seed()",
-            )
+            )  # fmt: skip
         draws.count = number - draws.first
 
     def protect(self, device: Device, storages: list[Any], overwrites: dict[int, int]) -> None:
@@ -451,13 +452,12 @@ class Capture:
         else:
             return
         error = CompileError(
-            "compile",
-            "a value is looked at inside a compiled function",
+            "compile", "a value is looked at inside a compiled function",
             expect="no print, item(), bool(), numpy() or move between devices on values that "
             "depend on the inputs, parameters or random numbers",
             actual=f"{node.op.name} {tuple(node.shape)} {node.dtype.name}",
             hint="return the tensor and look at it outside, or choose with tc.where(...)",
-        )
+        )  # fmt: skip
         # The function may catch it and do something else than it would without compilation.
         self.refused = self.refused or error
         raise error

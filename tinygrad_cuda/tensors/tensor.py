@@ -129,6 +129,8 @@ class Tensor(
     if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
 
         def __getattr__(self, name: str) -> Any:
+            if watching.on and (capture := capturing()) is not None:
+                capture.lacking.append((weakref.ref(self), name))
             if name.startswith("_") or hasattr(type(self), name):
                 # An AttributeError inside a property: this raises it again.
                 return object.__getattribute__(self, name)
