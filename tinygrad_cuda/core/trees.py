@@ -61,7 +61,7 @@ def record_fields(value: Any) -> tuple[str, ...] | None:
     return tuple(names) if own.keys() <= set(names) else None
 
 
-def record(kind: type[Any], names: Sequence[str], values: Sequence[Any]) -> Any:
+def record(kind: Any, names: Sequence[str], values: Sequence[Any]) -> Any:
     """An instance of a class with these fields, whatever `__init__` would do."""
     made = kind.__new__(kind)
     for name, value in zip(names, values):
