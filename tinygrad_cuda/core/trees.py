@@ -28,17 +28,19 @@ class Parts(NamedTuple):
 def parts_of(value: Any) -> Parts | None:
     """The parts of a container that holds nothing besides; None for anything else.
 
-    Subclasses of lists and dicts are none, since they may hold more.
+    Subclasses of lists and dicts may hold more, unless they have no slots; such ones are made
+    as lists and dicts.
     """
     kind = type(value)
-    if kind is list or kind is tuple:
-        return Parts((kind, len(value)), [*value], kind)
+    bare = vars(kind).get("__slots__") == () and not isinstance(value, defaultdict)
+    if kind is list or kind is tuple or (bare and isinstance(value, list)):
+        return Parts((kind, len(value)), [*value], tuple if kind is tuple else list)
     if isinstance(value, tuple):
         fields = hasattr(kind, "_fields")
         return Parts((kind, len(value)), [*value], lambda x: kind(*x)) if fields else None
-    if kind is dict or kind is OrderedDict:
-        keys = tuple(value)
-        return Parts((kind, keys), [*value.values()], lambda x: kind(zip(keys, x)))
+    if kind is dict or kind is OrderedDict or (bare and isinstance(value, dict)):
+        keys, made = tuple(value), OrderedDict if kind is OrderedDict else dict
+        return Parts((kind, keys), [*value.values()], lambda x: made(zip(keys, x)))
     names = record_fields(value)
     if names is None or isinstance(value, list | dict):
         return None
