@@ -10,6 +10,8 @@ from operator import itemgetter
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
+PACKAGE = __package__.partition(".")[0]
+
 
 class Parts(NamedTuple):
     """What a container holds.
@@ -51,12 +53,14 @@ def parts_of(value: Any) -> Parts | None:
 def record_fields(value: Any) -> tuple[str, ...] | None:
     """The fields of an instance of a dataclass, or of a SimpleNamespace, that holds nothing else.
 
-    None for anything else. Fields without a value are left out.
+    None for anything else, and for classes of this package, which stand for leaves. Fields without
+    a value are left out.
     """
     kind = type(value)
     if isinstance(value, SimpleNamespace):
         return tuple(vars(value))
-    if not hasattr(kind, "__dataclass_fields__"):
+    own_class = kind.__module__.partition(".")[0] == PACKAGE
+    if own_class or not hasattr(kind, "__dataclass_fields__"):
         return None
     names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     own = getattr(value, "__dict__", {})
