@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 from tinygrad_cuda.capture.signature import Given
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.core.trees import described, held, leaves
+from tinygrad_cuda.core.trees import described, leaves
 from tinygrad_cuda.engine.capture import Capture
-from tinygrad_cuda.replay.guards.values import NOTHING, PLAIN, Fields, Name, Names
+from tinygrad_cuda.replay.guards.values import (
+    NOTHING,
+    PLAIN,
+    Fields,
+    Name,
+    Names,
+    referents_of,
+)
 from tinygrad_cuda.tensors.base import TensorBase
 
 
@@ -52,10 +61,30 @@ class ArgumentsBefore:
                 for name in vars(leaf) if leaf.cell in cells else ():
                     raise _refusal("returns a Tensor with an attribute", name, names)
                 continue
-            for thing in held(leaf, TensorBase):
+            for thing in _held(leaf, TensorBase):
                 if isinstance(thing, TensorBase) and thing.cell in cells:
                     what = f"{type(leaf).__qualname__} with a tensor of shape {tuple(thing.shape)}"
                     raise _refusal("returns an object that holds Tensors of its call", what)
+
+
+def _held(value: Any, last: type[Any]) -> Iterator[Any]:
+    """All that an object holds and leads to, itself first.
+
+    Args:
+        last: objects of this class are followed no further, as are classes and Python modules.
+    """
+    seen: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType):
+            continue
+        seen[id(thing)] = thing
+        yield thing
+        if isinstance(thing, FunctionType):  # its globals are not its own
+            waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
+        elif not isinstance(thing, last):
+            waiting += referents_of(thing)
 
 
 def _attributes(tensor: Any) -> dict[str, int]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 PACKAGE = __package__.partition(".")[0]
@@ -98,26 +97,6 @@ def described(value: Any) -> list[Any]:
     if parts is None:
         return [id(value)]
     return [parts.kind, *(fact for child in parts.children for fact in described(child))]
-
-
-def held(value: Any, last: type[Any]) -> Iterator[Any]:
-    """All that an object holds and leads to, itself first.
-
-    Args:
-        last: objects of this class are followed no further, as are classes and Python modules.
-    """
-    seen: dict[int, Any] = {}
-    waiting = [value]
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, type | ModuleType):
-            continue
-        seen[id(thing)] = thing
-        yield thing
-        if isinstance(thing, FunctionType):  # its globals are not its own
-            waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
-        elif not isinstance(thing, last):
-            waiting += gc.get_referents(thing)
 
 
 def rebuilt(like: Any, values: Iterator[Any]) -> Any:

@@ -79,7 +79,7 @@ def functions_with(path: str, name: str) -> set[str]:
         ("replay/generated_functions.py", "exec", {"function_from"}),
         ("replay/guards/bytecode.py", "get_instructions", {"instructions"}),
         ("replay/guards/values.py", "get_referrers", {"functions_of"}),
-        ("replay/guards/values.py", "get_referents", {"_referents"}),
+        ("replay/guards/values.py", "get_referents", {"referents_of"}),
     ],
 )
 def test_and_behind_one_function(path: str, name: str, functions: set[str]) -> None:

@@ -266,9 +266,14 @@ def is_collected(thing: Any) -> bool:
     return gc.is_tracked(thing)
 
 
+def referents_of(thing: Any) -> list[Any]:
+    """What an object refers to, as it tells the collector of garbage."""
+    return gc.get_referents(thing)
+
+
 def _referents(thing: Any) -> list[Any]:
     """What an object of C refers to, but not what its own dictionary holds."""
-    referents = gc.get_referents(thing)
+    referents = referents_of(thing)
     try:
         fields = object.__getattribute__(thing, "__dict__")
     except AttributeError:
