@@ -130,12 +130,15 @@ def test_zero_grad_clears_a_frozen_parameter(by: str, set_to_none: bool) -> None
 
 
 def test_a_frozen_parameter_takes_its_gradient_along() -> None:
-    """What converts or copies a Module does so with every gradient there is."""
+    """What converts a Module does so with every gradient there is; a copy has none, as in torch."""
     model = nn.Linear(3, 2)
     model(tc.ones(4, 3)).sum().backward()
     model.weight.requires_grad_(False)
-    assert copy.deepcopy(model).weight.grad is not None
-    assert copy.deepcopy(model.weight).grad is not None
+    assert copy.deepcopy(model).weight.grad is None
+    assert copy.deepcopy(model.weight).grad is None
+    leaf = tc.ones(3, requires_grad=True)
+    leaf.sum().backward()
+    assert copy.deepcopy(leaf.requires_grad_(False)).grad is not None
     model.double()
     assert model.weight.grad is not None
     assert model.weight.grad.dtype is tc.float64

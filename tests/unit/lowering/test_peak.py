@@ -135,6 +135,14 @@ def test_layouts_of_training_steps_leave_few_gaps(name: str, most: int) -> None:
     assert memory.inputs + memory.outputs + memory.arena <= most << 20
 
 
+def test_a_plan_for_an_h200_leaves_no_permission() -> None:
+    """A workload permits or forbids tf32; what follows has what was there before."""
+    before = tc.get_float32_matmul_precision(), tc.backends.cudnn.allow_tf32
+    step_of("mlp_4096_bf16")
+    assert (tc.get_float32_matmul_precision(), tc.backends.cudnn.allow_tf32) == before
+    assert before[1]
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_logits_of_a_large_vocabulary_are_stored_once_in_half(fused: bool) -> None:
     """Under autocast; their gradient lies over them."""

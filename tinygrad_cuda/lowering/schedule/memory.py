@@ -32,7 +32,7 @@ ROUNDS_WORK = 200_000
 LOW_ENOUGH = 1.003
 
 # Bytes from which on a smaller buffer lies among large ones where that needs no edge.
-WORTH_A_HOLE = 1 << 16
+WORTH_A_HOLE = 60 << 10
 
 
 class KernelGraph(Protocol):
