@@ -24,9 +24,8 @@ Shape = tuple[int, ...]
 class Transform:
     """The base of transforms: subclasses write `_call`, `_inverse` and `log_abs_det_jacobian`.
 
-    Attributes:
-        bijective: whether there is an inverse.
-        domain, codomain: the sets of arguments and of results.
+    A class says whether it is ``bijective``, and of which sets its arguments (``domain``) and its
+    results (``codomain``) are.
 
     Args:
         cache_size: 1 remembers the last result, whose inverse is its argument without rounding.
@@ -477,7 +476,10 @@ class AffineTransform(Transform):
         """Real numbers, or events of them."""
         return _widened(constraints.real, self._event_dim)
 
-    codomain = domain
+    @constraints.dependent_property(is_discrete=False)
+    def codomain(self) -> Any:
+        """Real numbers, or events of them."""
+        return _widened(constraints.real, self._event_dim)
 
     def _call(self, x: Tensor) -> Tensor:
         result: Tensor = self.loc + self.scale * x
