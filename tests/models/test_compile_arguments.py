@@ -6,7 +6,7 @@ import functools
 import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -376,3 +376,22 @@ def test_how_constants_are_printed() -> None:
     finally:
         tc.set_printoptions(precision=4)
     assert calls == plain
+
+
+def test_an_object_met_behind_a_computed_name_is_followed() -> None:
+    """The name is known at the second call, which is the first to meet the object."""
+
+    @dataclass
+    class Rate:
+        value: float
+
+    class Reader:
+        def scaled(self, x: Any) -> Any:
+            return x * sum(asdict(rate).values())
+
+    rate, reader, name = Rate(2.0), Reader(), "scal"
+    step = tc.compile(lambda x: getattr(reader, name + "ed")(x))
+    x = tc.ones(1, device="cpu")
+    assert [step(x).item() for _ in range(3)] == [2.0] * 3
+    vars(rate)["value"] += 1
+    assert step(x).item() == 3.0

@@ -150,8 +150,11 @@ class Extra:
     def add(self, more: Extra) -> bool:
         """Adds what another call has reached; whether some of it is new."""
         before = len(self)
+        # A name that was new stays so: that it is known by now must not hide what else is new.
+        names = {name: self.names.get(name, True) and other for name, other in more.names.items()}
         for mine, new in zip(self._parts(), more._parts()):
             mine.update(new)
+        self.names.update(names)
         return len(self) > before
 
 
