@@ -99,7 +99,7 @@ def fields(value: Any) -> tuple[Any, Any]:
     return (value["a"], value["b"]) if isinstance(value, dict) else (value.a, value.b)
 
 
-MAKERS: dict[str, Callable[..., Any]] = {
+CONTAINERS: dict[str, Callable[..., Any]] = {
     "dataclass": Pair,
     "frozen": Frozen,
     "namespace": SimpleNamespace,
@@ -108,10 +108,10 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", CONTAINERS)
 def test_results_in_containers(kind: str) -> None:
     """New ones each time; an argument in one is the caller's, also if it is a view."""
-    make = MAKERS[kind]
+    make = CONTAINERS[kind]
 
     def program(function: Callable[..., Any]) -> list[Any]:
         calls = []
@@ -130,10 +130,10 @@ def test_results_in_containers(kind: str) -> None:
     assert program(tc.compile(function)) == program(function)
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", CONTAINERS)
 def test_arguments_in_containers(kind: str) -> None:
     """Containers of equal structure share a program, whatever object they are."""
-    make = MAKERS[kind]
+    make = CONTAINERS[kind]
 
     def function(pair: Any) -> Any:
         a, b = fields(pair)

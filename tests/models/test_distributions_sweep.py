@@ -36,7 +36,7 @@ def made(lib: Any, name: str) -> Any:
     """A distribution of a name, of the same parameters in both libraries."""
     d = lib.distributions
     a, positive, part = (lib.tensor(x) for x in (A, POSITIVE, PART))
-    makers = {
+    constructors = {
         "Normal": lambda: d.Normal(a, positive),
         "Laplace": lambda: d.Laplace(a, positive),
         "Cauchy": lambda: d.Cauchy(a, positive),
@@ -82,7 +82,7 @@ def made(lib: Any, name: str) -> Any:
             d.transforms.AffineTransform(a, positive),
         ),
     }
-    return makers[name]() if name else list(makers)
+    return constructors[name]() if name else list(constructors)
 
 
 TANH: dict[Any, Any] = {

@@ -56,7 +56,7 @@ def layers(lib: Any) -> None:
 
 @pytest.mark.parametrize("program", [assigned, containers, layers])
 def test_what_is_told(program: Callable[[Any], None]) -> None:
-    told = []
+    registered = []
     for lib in (torch, tc):
         log: list[Any] = []
         with ExitStack() as stack:
@@ -75,9 +75,9 @@ def test_what_is_told(program: Callable[[Any], None]) -> None:
         count = len(log)
         program(lib)
         assert len(log) == count
-        told.append(log)
-    assert told[1] == [
-        tuple("Linear" if word == OUT else word for word in line) for line in told[0]
+        registered.append(log)
+    assert registered[1] == [
+        tuple("Linear" if word == OUT else word for word in line) for line in registered[0]
     ]
 
 
