@@ -165,7 +165,7 @@ def test_convolutions_by_each_rung(device: Any, name: str, rung: str) -> None:
         pytest.skip("its matrix units are of sm_90a")
     arrays = numbers(5, *shape), numbers(6, *filters) / 9, numbers(7, filters[0])
     dtype = tc.bfloat16 if half else tc.float32
-    given = [tc.tensor(values).to(dtype) for values in arrays]
+    given = [tc.tensor(values, device="cpu").to(dtype) for values in arrays]
     want = passes(*(t.double() for t in given), **at)
     with tc.kernels.use("convolution", rung):
         made = passes(*(t.to(device) for t in given), **at)

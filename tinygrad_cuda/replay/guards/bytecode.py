@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tinygrad_cuda.core.errors import RawSite
 
 GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 # Code that names one of these reads attributes by their texts.
 _BY_TEXT = "getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__"
 BY_TEXT = frozenset((*_BY_TEXT, "__getattribute__"))
@@ -44,12 +44,26 @@ COUNTING = {
     "STORE_ATTR": "s", "STORE_SUBSCR": "s",
 }  # fmt: skip
 COUNTS = ("c+s", "c+ws", "cdd[c+wws")
+# Python 3.13 loads and stores two variables at once, and 3.14 borrows them.
+TWO_LOADS = ("LOAD_FAST", "LOAD_FAST")
+FUSED = {
+    "LOAD_FAST_BORROW": ("LOAD_FAST",), "LOAD_FAST_LOAD_FAST": TWO_LOADS,
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": TWO_LOADS,
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}  # fmt: skip
 STORES = {dis.opmap[f"STORE_{kind}"] for kind in ("GLOBAL", "DEREF", "NAME", "ATTR", "SUBSCR")}
 
 
 def instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    """The instructions of a function, without those of the functions inside."""
-    return dis.get_instructions(code)
+    """The instructions of a function, without those of the functions inside.
+
+    Those of two variables at once are written out.
+    """
+    for step in dis.get_instructions(code):
+        values = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        for name, value in zip(FUSED.get(step.opname, (step.opname,)), values):
+            yield step._replace(opname=name, opcode=dis.opmap[name], argval=value)
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
@@ -107,7 +121,7 @@ def reads_of(code: CodeType) -> Reads:
                 continue
             sites.setdefault(name, (part, step.offset))
             if step.opname in ATTRIBUTES:
-                chain = (*chain, name) if chain else ()
+                chain = (*chain, name) if chain and last != "LOAD_SUPER_ATTR" else ()
             else:
                 chain = (name,) if step.opname.startswith("LOAD_") else ()
             if step.opname in GLOBALS:
@@ -147,6 +161,7 @@ def loads_of(code: CodeType) -> list[tuple[str, RawSite, bool]]:
 
 def _names_plainly(name: str, after: list[dis.Instruction], code: CodeType) -> bool:
     """Whether a call of one of `NAMING` has constants, or hands on what its own function got."""
+    after = after[after[0].opname == "PUSH_NULL" :]
     given, depth = 0, 0
     while given < len(after) and (after[given].opname, after[given].arg) != (CALL, depth):
         depth += dis.stack_effect(after[given].opcode, after[given].arg, jump=False)
@@ -171,9 +186,7 @@ def only_written(code: CodeType) -> frozenset[str]:
         for number, step in enumerate(steps):
             if number < counted or step.opname in NAMELESS:
                 continue
-            if isinstance(step.argval, tuple):  # two variables by one instruction
-                read.update(step.argval)
-            elif isinstance(step.argval, str) and not _hands_on(step, part):
+            if isinstance(step.argval, str) and not _hands_on(step, part):
                 length = _writes(step.argval, steps[number + 1 : number + 10])
                 (written if length else read).add(step.argval)
                 counted = number + 1 + length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
+from itertools import count
 from types import BuiltinFunctionType, GeneratorType
 from typing import Any
 
@@ -41,6 +42,8 @@ def state_of(value: Any, depth: int = 0) -> Any:
         return frame.f_lasti, [(name, id(x)) for name, x in frame.f_locals.items()]
     if isinstance(value, np.flatiter):
         return value.index
+    if isinstance(value, count):  # cannot be pickled any more
+        return repr(value)
     if isinstance(value, io.IOBase):
         try:
             return value.tell()
@@ -81,7 +84,7 @@ def _reduced(value: Any, depth: int) -> Any:
 
 
 def _part(value: Any, depth: int) -> Any:
-    if isinstance(value, int | str | float):
+    if isinstance(value, int | str | float | range):
         return value
     if isinstance(value, BuiltinFunctionType | type):
         return value.__name__

@@ -7,6 +7,7 @@ would read from the clock, a file or a generator of random numbers; nothing of t
 from __future__ import annotations
 
 import ast
+import gc
 import linecache
 import os
 import re
@@ -158,7 +159,7 @@ class Watch:
             return
         module = module_of(function, owner)
         self.unseen = self.unseen or (module, name) in HIDING
-        hidden = id(owner) in self.names.seen and _is_opaque(type(owner))
+        hidden = id(owner) in self.names.seen and _is_opaque(owner)
         directly = (module, name) in DIRECTLY or name == "__subclasses__"
         if not (hidden or directly or is_volatile(module, name, owner)):
             return
@@ -377,11 +378,17 @@ def _inspects(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__") == "inspect"
 
 
-def _is_opaque(kind: type) -> bool:
-    """Whether objects of a class of C change where nobody can see it: a hash, a compressor."""
-    root = kind.__module__.partition(".")[0]
-    shows = kind.__flags__ & COLLECTED or issubclass(kind, RAW) or root in CONSTANT
-    return not shows and not by_statement(kind)
+def _is_opaque(thing: Any) -> bool:
+    """Whether an object of a class of C changes where nobody can see it: a hash, a compressor.
+
+    Of one without a length that refers to nothing but its class, the collector shows nothing.
+    """
+    kind = type(thing)
+    if by_statement(kind) or issubclass(kind, RAW) or kind.__module__.split(".")[0] in CONSTANT:
+        return False
+    return not kind.__flags__ & COLLECTED or (
+        gc.get_referents(thing) == [kind] and not hasattr(kind, "__len__")
+    )
 
 
 def _call_of(frame: FrameType) -> ast.Call | None:
