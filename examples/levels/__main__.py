@@ -54,7 +54,7 @@ def run(name: str, steps: int, batch: int) -> str:
         if not getattr(level, "EMULATED", False):
             count, note = steps, f"{steps} steps of {batch} digits"
             task = digits(count, batch)
-            level.train(task._replace(x=task.x[:2], labels=task.labels[:2]))  # compiles, warms up
+            level.train(task)  # compiles, warms up
             start = time.perf_counter()
             trained = level.train(task)
         seconds = time.perf_counter() - start

@@ -17,6 +17,7 @@ import pytest
 import tinygrad_cuda as tc
 
 torch = pytest.importorskip("torch")
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 # Values of each argument that are not its default.
 VALUES: dict[str, list[Any]] = {
@@ -153,6 +154,8 @@ def refused(kind: str, options: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ARGUMENTS)
 def test_steps_of_every_two_arguments(kind: str, dtype: str) -> None:
+    if kind == "Adagrad" and OLDER:
+        pytest.skip("before torch 2.13 Adagrad takes no group after its first step")
     # torch's Muon iterates in bfloat16, whatever the parameters are.
     tolerance = 1e-2 if kind == "Muon" else 1e-5 if dtype == "float32" else 1e-9
     count = 0

@@ -182,7 +182,18 @@ t.zeros(2, 0)[t.tensor([1.5])]
 """
 
 
+# What torch 2.13 has and releases before it have not.
+NEW = {
+    "t.tensor([2.0, 0.0]).nansum(dtype=t.bool)",
+    "t.zeros(0, 2)[t.tensor([0]), t.zeros(0, 1, dtype=t.int64)]",
+    "t.nextafter(x, y)",
+}
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+
 def value_of(expression: str, library: Any) -> Any:
+    if OLDER and expression in NEW:
+        pytest.skip("the result is that of torch 2.13")
     return eval(expression, {"t": library, "copy": copy, "pickle": pickle, "np": np})
 
 
@@ -348,6 +359,8 @@ t.nn.functional.grid_sample(x.reshape(1, 1, 1, 3), y[:2].reshape(1, 1, 1, 2), mo
 @pytest.mark.parametrize("device", ["cpu", "emu"])
 @pytest.mark.parametrize("expression", lines(FLAT))
 def test_gradients_of_steps_are_zeros(expression: str, device: str) -> None:
+    if OLDER and expression in NEW:
+        pytest.skip("the gradient is that of torch 2.13")
     found = []
     tc.set_default_device(device)  # `on_cpu` sets it back
     for t in (torch, tc):

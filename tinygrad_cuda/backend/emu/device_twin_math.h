@@ -104,8 +104,11 @@ static inline void sincospif(float x, float* s, float* c) {
   *s = (float)sine;
   *c = (float)cosine;
 }
-static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-static inline float rsqrtf(float x) { return (float)rsqrt((double)x); }
+static inline double tgc_emu_rsqrt(double x) { return 1.0 / sqrt(x); }
+static inline float tgc_emu_rsqrt(float x) { return (float)tgc_emu_rsqrt((double)x); }
+// Macros, since glibc declares functions of these names from 2.43 on.
+#define rsqrt tgc_emu_rsqrt
+#define rsqrtf tgc_emu_rsqrt
 
 // The inverse of erf: a first guess from the tail's logarithm, then Halley's steps, on erfc where
 // erf has no digits left.
@@ -123,7 +126,6 @@ static inline double erfinv(double x) {
 }
 static inline float erfinvf(float x) { return (float)erfinv((double)x); }
 
-static inline float rsqrt(float x) { return rsqrtf(x); }
 static inline float erfinv(float x) { return erfinvf(x); }
 
 // CUDA overloads these for float as C++ does. Where an include path in the environment brings in

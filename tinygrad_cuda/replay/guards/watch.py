@@ -7,7 +7,6 @@ would read from the clock, a file or a generator of random numbers; nothing of t
 from __future__ import annotations
 
 import ast
-import gc
 import linecache
 import os
 import re
@@ -45,7 +44,7 @@ from tinygrad_cuda.replay.guards.discovery import (
     fields_of,
 )
 from tinygrad_cuda.replay.guards.states import UNKNOWN, state_of
-from tinygrad_cuda.replay.guards.values import NOTHING, RAW, Name, Names, functions_of
+from tinygrad_cuda.replay.guards.values import NOTHING, RAW, Name, Names, functions_of, referents_of
 from tinygrad_cuda.replay.guards.volatile import DIRECTLY, DRAWING, HIDING, is_volatile, module_of
 
 # Of these packages, or of the interpreter, objects of C without referents never change.
@@ -387,7 +386,7 @@ def _is_opaque(thing: Any) -> bool:
     if by_statement(kind) or issubclass(kind, RAW) or kind.__module__.split(".")[0] in CONSTANT:
         return False
     return not kind.__flags__ & COLLECTED or (
-        gc.get_referents(thing) == [kind] and not hasattr(kind, "__len__")
+        referents_of(thing) == [kind] and not hasattr(kind, "__len__")
     )
 
 
