@@ -63,12 +63,13 @@ def searchsorted(
             actual=f"side {side!r}, right {right}",
         )
     rows = detached(sorted_sequence.node)
+    # The rows' dtype decides beside a value without a dimension, which is rounded to it.
     if isinstance(input, TensorBase):
         values = detached(input.node)
+        kind = dtypes.result_type([(rows.dtype, 2), (values.dtype, 2 if values.shape else 1)])
     else:
-        values = common.full(input, (), rows)
-        if isinstance(input, float) and not rows.dtype.is_floating:
-            values = common.full(input, (), rows, dtypes.float32)
+        kind = dtypes.result_type([(rows.dtype, 2), (dtypes.scalar_dtype(input), 0)])
+        values = common.full(input, (), rows, kind)
     if sorter is not None:
         rows = taken(rows, sorter.node)
     if len(rows.shape) > 1 and rows.shape[:-1] != values.shape[:-1]:
@@ -78,29 +79,27 @@ def searchsorted(
             expect=f"{rows.shape[:-1]} in front",
             actual=str(values.shape),
         )
-    positions = _bisected(rows, values, right or side == "right")
+    positions = _bisected(rows, to_dtype(values, kind), right or side == "right")
     return wrap(to_dtype(positions, int32) if out_int32 else positions)
 
 
 def _bisected(rows: Node, values: Node, right: bool) -> Node:
-    """The first position whose element is not before the value."""
+    """The first position whose element, in the values' dtype, is not before the value."""
     shape, size = values.shape, rows.shape[-1]
     if len(rows.shape) == 1:
         values = movement.reshape(values, shape=(prod(shape),))
-    kind = dtypes.promote(rows.dtype, values.dtype)
     low = common.full(0, values.shape, values, int64)
     high = common.full(size, values.shape, values, int64)
     if not prod(shape) or not size:
         return movement.reshape(low, shape=shape)
-    wanted = to_dtype(values, kind)
     for _ in range(size.bit_length()):
         middle = elementwise.floor_divide(elementwise.add(low, high), common.full_like(low, 2))
         inside = elementwise.minimum(middle, common.full_like(middle, size - 1))
-        here = to_dtype(taken(rows, inside), kind)
+        here = to_dtype(taken(rows, inside), values.dtype)
         if right:
-            behind = elementwise.logical_not(elementwise.gt(here, wanted))
+            behind = elementwise.logical_not(elementwise.gt(here, values))
         else:
-            behind = elementwise.logical_not(elementwise.ge(here, wanted))
+            behind = elementwise.logical_not(elementwise.ge(here, values))
         behind = elementwise.logical_and(behind, elementwise.lt(low, high))
         step = elementwise.add(middle, common.full_like(middle, 1))
         high = elementwise.where(behind, high, middle)

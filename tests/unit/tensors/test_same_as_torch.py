@@ -123,6 +123,11 @@ t.zeros(2, 0)[[5]]
 t.nn.functional.pad(t.ones(1, 1, 3), (1, 1), mode="circular", value=0.0)
 t.zeros(2, True)
 t.tensor(t.Size([np.int64(2), t.tensor(3)]))
+t.bucketize(t.tensor(0.5 + 5e-13, dtype=t.float64), t.tensor([0.0, 0.5, 2.0]))
+t.bucketize(t.tensor([0.5 + 5e-13], dtype=t.float64), t.tensor([0.0, 0.5, 2.0]))
+t.bucketize(0.5 + 5e-13, t.tensor([0.0, 0.5, 2.0], dtype=t.float64))
+t.searchsorted(t.tensor([1, 2, 3], dtype=t.uint8), t.tensor(-1))
+t.searchsorted(t.tensor([0.0, 0.5], dtype=t.float16), t.tensor(0.5001))
 """
 REFUSED = """
 [0, 1] + t.tensor([2])
