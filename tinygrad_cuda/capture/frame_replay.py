@@ -16,7 +16,7 @@ from tinygrad_cuda.capture.results import Fresh, OutputSpec
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import describe_site
-from tinygrad_cuda.core.reference_counts import LISTED, reference_count
+from tinygrad_cuda.core.reference_counts import LISTED, NAMED, reference_count
 from tinygrad_cuda.engine.capture import CapturedRun, duplicate
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.realize import lock_of, realize_cell
@@ -90,8 +90,8 @@ class ReplayFrame:
             cell = cells[index]
             if cell.aliases is not None:
                 cell.forget_aliases()
-            # The list, the cell, this variable and the argument: nobody else has this node.
-            alone = reference_count(node) == 4 and type(cell) is Cell
+            # This variable, the list and the cell: nobody else has this node.
+            alone = reference_count(node) == NAMED + 2 and type(cell) is Cell
             if alone and not (output_spec.requires_grad or node.requires_grad):
                 node.storage = new
             else:
@@ -154,16 +154,16 @@ class GradientSlot:
             return
         cell = old.cell
         node = cell.node
-        # This variable and the argument; for the others the attribute besides.
-        if reference_count(old) != 2 or reference_count(cell) != 3 or reference_count(node) != 3:
+        counts = reference_count(old), reference_count(cell), reference_count(node)
+        # This variable; for the others the attribute besides.
+        if counts != (NAMED, NAMED + 1, NAMED + 1):
             return
         if type(cell) is Cell and node.outputs == output_spec.outputs and not node.requires_grad:
             if cell.aliases is not None:
                 cell.forget_aliases()
             storage, node.storage = node.storage, None
             self.previous = old
-            # This variable and the argument.
-            if self.run is not None and reference_count(storage) == 2:
+            if self.run is not None and reference_count(storage) == NAMED:
                 self.run.spare[self.output] = storage
 
     def leave(self, fresh: Fresh) -> None:

@@ -17,6 +17,16 @@ reference_count = getrefcount
 (LISTED,) = map(reference_count, [object()])
 
 
+def _of_a_variable() -> int:
+    thing = object()
+    return reference_count(thing)
+
+
+# What is counted of a thing that one variable refers to and nothing else: from Python 3.14 on the
+# argument borrows the variable's reference.
+NAMED = _of_a_variable()
+
+
 def counts_of(things: Sequence[Any]) -> list[int]:
     """How often each is referred to by something else than this list."""
     return [count - LISTED for count in map(reference_count, things)]

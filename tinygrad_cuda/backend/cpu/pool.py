@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.reference_counts import reference_count
+from tinygrad_cuda.core.reference_counts import NAMED, reference_count
 from tinygrad_cuda.core.shapes import Shape
 
 Array = np.ndarray[Any, Any]
@@ -77,8 +77,7 @@ class ArrayPool:
         value = owner = None
         for number in list(owners):
             array = owners.pop(number)
-            # This name and the argument are all that refer to it.
-            if reference_count(array) == 2 and _is_whole(array):
+            if reference_count(array) == NAMED and _is_whole(array):
                 self.give(array)
 
 
