@@ -205,3 +205,32 @@ def test_fractional_windows_are_drawn_anew() -> None:
         nn.FractionalMaxPool2d(2, output_ratio=1.5)
     with pytest.raises(tc.ShapeError, match="the windows do not fit"):
         nn.functional.fractional_max_pool2d(x, 3, 19)
+
+
+def _switched(lib: Any, make: Callable[[Any], Any], shape: tuple[int, ...]) -> list[Any]:
+    """All values of a norm whose `track_running_stats` is set and whose statistics are reset."""
+    layer, seen = make(lib.nn), []
+    for turn, (tracks, training) in enumerate(
+        [(True, True), (False, True), (False, False), (True, False), (False, True), (True, True)]
+    ):
+        layer.track_running_stats = tracks
+        layer.train(training)
+        if turn >= 4:
+            layer.reset_running_stats()
+        x = np.random.default_rng(turn).normal(1, 2, shape)
+        seen += [layer(lib.tensor(x, dtype=lib.float32)), *layer.buffers()]
+        seen = [np.asarray(x.detach()) if isinstance(x, lib.Tensor) else x for x in seen]
+    return seen
+
+
+@pytest.mark.parametrize("momentum", [0.3, None])
+@pytest.mark.parametrize("kind", ["BatchNorm1d", "BatchNorm2d", "InstanceNorm2d"])
+def test_running_values_while_they_are_not_tracked(kind: str, momentum: float | None) -> None:
+    """They stay as they are, and are not used in training; an instance norm never uses them."""
+    shape = (4, 3) if kind == "BatchNorm1d" else (4, 3, 2, 5)
+    if kind == "InstanceNorm2d" and momentum is None:
+        momentum = 0.5
+    make = lambda nn: getattr(nn, kind)(3, momentum=momentum, track_running_stats=True)  # noqa: E731
+    ours, theirs = _switched(tc, make, shape), _switched(torch, make, shape)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

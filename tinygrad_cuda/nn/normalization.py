@@ -47,7 +47,9 @@ class _Norm(Module):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Running mean 0, variance 1, no batch seen."""
+        """Running mean 0, variance 1, no batch seen; nothing while they are not tracked."""
+        if not self.track_running_stats:
+            return
         with gradient_mode(False):
             for buffer, value in (
                 (self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)
@@ -95,9 +97,13 @@ class _BatchNorm(_Norm):
             num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
         )
 
+    def _tracks(self) -> bool:
+        """Whether this call averages into the running values."""
+        return self.training and self.track_running_stats
+
     def _factor(self) -> Any:
         """The share of this batch in the running values; counts the batch."""
-        if not self.training or self.num_batches_tracked is None:
+        if not self._tracks() or self.num_batches_tracked is None:
             return 0.0 if self.momentum is None else self.momentum
         with gradient_mode(False):
             self.num_batches_tracked.add_(1)
@@ -114,10 +120,12 @@ class _BatchNorm(_Norm):
             )
         factor = self._factor()
         of_batch = self.training or self.running_mean is None
+        mean, variance = self.running_mean, self.running_var
+        if self.training and not self.track_running_stats:
+            mean = variance = None
         return F.batch_norm(
-            input, self.running_mean, self.running_var, self.weight, self.bias, of_batch, factor,
-            self.eps,
-        )  # fmt: skip
+            input, mean, variance, self.weight, self.bias, of_batch, factor, self.eps
+        )
 
 
 class BatchNorm1d(_BatchNorm):
@@ -213,7 +221,7 @@ class _InstanceNorm(_Norm):
         single = input.ndim == min(self.dims)
         output = F.instance_norm(
             input.unsqueeze(0) if single else input, self.running_mean, self.running_var,
-            self.weight, self.bias, self.training or self.running_mean is None,
+            self.weight, self.bias, self.training or not self.track_running_stats,
             0.0 if self.momentum is None else self.momentum, self.eps,
         )  # fmt: skip
         return output.squeeze(0) if single else output
