@@ -75,6 +75,22 @@ def test_vector_of_parameters_and_back() -> None:
         nn.utils.vector_to_parameters(vector[1:], ours.parameters())
 
 
+@pytest.mark.parametrize("lib", [torch, tc], ids=["torch", "ours"])
+def test_parameters_become_views_of_a_vector(lib: Any) -> None:
+    """What they were views of keeps its values, and the vector is seen in them."""
+    old = lib.arange(6.0)
+    weight, bias = lib.nn.Parameter(lib.zeros(2, 2)), lib.nn.Parameter(lib.zeros(2))
+    weight.data, bias.data = old[:4].view(2, 2), old[4:]
+    vector = lib.zeros(6)
+    lib.nn.utils.vector_to_parameters(vector, [weight, bias])
+    assert old.tolist() == list(range(6))
+    vector += 1
+    assert weight.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    (weight.sum() * bias.sum()).backward()
+    lib.optim.SGD([weight, bias], lr=0.5).step()
+    assert vector.tolist() == [0.0, 0.0, 0.0, 0.0, -1.0, -1.0]
+
+
 # Reparametrization --------------------------------------------------------------------------
 
 

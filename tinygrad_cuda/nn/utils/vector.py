@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinygrad_cuda.core.errors import ShapeError
-from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -22,7 +21,9 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Writes a vector's elements to the parameters, one after the other.
+    """Makes the parameters views of a vector, one after the other.
+
+    What they were views of before keeps its values; a later write to the vector is seen in them.
 
     Raises:
         ShapeError: the vector has fewer or more elements than the parameters.
@@ -35,8 +36,7 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
             actual=f"{vec.numel()} elements",
         )  # fmt: skip
     start = 0
-    with gradient_mode(False):
-        for parameter in given:
-            part = vec[start : start + parameter.numel()]
-            parameter.copy_(part.reshape(parameter.shape))
-            start += parameter.numel()
+    for parameter in given:
+        part = vec[start : start + parameter.numel()]
+        parameter.data = part.view_as(parameter).data
+        start += parameter.numel()
