@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
@@ -395,3 +396,19 @@ def test_an_object_met_behind_a_computed_name_is_followed() -> None:
     assert [step(x).item() for _ in range(3)] == [2.0] * 3
     vars(rate)["value"] += 1
     assert step(x).item() == 3.0
+
+
+# NumPy's numbers ----------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_python_values() -> None:
+    """Each makes a program of its own, as a Python number does; an array is refused."""
+    step = lambda x, k: x * k + (1 if k == 1 else 2)  # noqa: E731
+    compiled = tc.compile(step)
+    values = [2.0, np.float64(2), np.float32(0.1), np.float32(0.2), np.int64(3), np.uint8(1), True]
+    for value in [*values, np.bool_(True), np.float32("nan"), np.float64(-0.0), 0.0, *values]:
+        x = base(0)
+        ours, wanted = compiled(x, value), step(x, value)
+        assert ours.dtype is wanted.dtype and str(ours.tolist()) == str(wanted.tolist()), value
+    with pytest.raises(tc.ArgumentError, match="a NumPy array is an argument"):
+        compiled(base(0), np.ones(1))

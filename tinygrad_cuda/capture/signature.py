@@ -79,13 +79,13 @@ class Given:
         if isinstance(value, TensorBase):
             return self._take_tensor(value, facts)
         kind = type(value)
-        if kind in PLAIN:
+        if kind in PLAIN or isinstance(value, np.number | np.bool_):
             # Tells 0.0 from -0.0, and NaN is equal to itself.
             facts.append((kind, value if value and value == value else repr(value)))
         elif (parts := parts_of(value)) is not None:
             facts.append(parts.kind)
             return parts.made([self._take(part, facts) for part in parts.children])
-        elif isinstance(value, np.ndarray | np.generic):
+        elif isinstance(value, np.ndarray):
             raise ArgumentError(
                 "compile", "a NumPy array is an argument of a compiled function",
                 expect="Tensors, Python numbers and strings, and lists, tuples and dicts of them",
