@@ -153,6 +153,11 @@ def from_numpy(dtype: Any) -> DType:
     return dtype_
 
 
+def is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether a NumPy dtype, with its order of bytes, is that of a DType."""
+    return dtype in _BY_NUMPY
+
+
 def as_dtype(value: Any) -> DType:
     """Accepts a DType, its name, ``float``/``int``/``bool``/``complex`` or a NumPy dtype.
 

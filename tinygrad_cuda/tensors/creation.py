@@ -287,23 +287,27 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
             "from_numpy", "cannot share this memory", expect="a NumPy array",
             actual=type(array).__name__, hint="tc.tensor(data) copies",
         )  # fmt: skip
-    result = from_memory("from_numpy", array)
+    return _sharing("from_numpy", array)
+
+
+def _sharing(op: str, array: np.ndarray[Any, Any]) -> Tensor:
+    """`from_memory`, with a warning at the caller's caller if it is read-only."""
     if not array.flags.writeable:
         warnings.warn(
-            "the NumPy array is read-only: a write to the Tensor goes to a copy", stacklevel=2
+            "the NumPy array is read-only: a write to the Tensor goes to a copy", stacklevel=3
         )
-    return result
+    return from_memory(op, array)
 
 
 def from_memory(op: str, array: np.ndarray[Any, Any]) -> Tensor:
     """A cpu Tensor that shares memory with an array, as `from_numpy` gives it."""
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    if min(strides, default=0) < 0 or any(s % array.itemsize for s in array.strides):
+    if not _has_element_strides(array):
         raise ArgumentError(
             op, "cannot share this memory", expect="strides of whole elements, >= 0",
             actual=f"strides {array.strides} of {array.itemsize} bytes each",
             hint="array.copy()",
         )  # fmt: skip
+    strides = tuple(stride // array.itemsize for stride in array.strides)
     cell = SharedCell(array)
     result = wrap(cell.node)
     result.cell = cell
@@ -312,8 +316,32 @@ def from_memory(op: str, array: np.ndarray[Any, Any]) -> Tensor:
     return result
 
 
+def _has_element_strides(array: np.ndarray[Any, Any]) -> bool:
+    """Whether its strides are such as a Tensor's can be: whole elements, not backwards."""
+    return not any(stride < 0 or stride % array.itemsize for stride in array.strides)
+
+
+def _can_share(data: Any, dtype: DTypeLike, device: DeviceLike) -> bool:
+    """Whether a Tensor of this dtype and device may have the memory of the data, an array."""
+    if not isinstance(data, np.ndarray) or resolve_device(device) is not CPU:
+        return False
+    fits = dtypes.is_known(data.dtype) if dtype is None else data.dtype == as_dtype(dtype).numpy
+    return fits and _has_element_strides(data)
+
+
 def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
-    """A Tensor of the data, without a copy where dtype and device already fit."""
+    """A Tensor of the data, without a copy where dtype and device already fit.
+
+    Then it is a Tensor as it is, and shares the memory of a NumPy array, as in `from_numpy`.
+
+    Example:
+        >>> import numpy as np, tinygrad_cuda as tc
+        >>> array = np.zeros(2)
+        >>> x = tc.as_tensor(array, device="cpu")
+        >>> array[0] = 1
+        >>> x.tolist()
+        [1.0, 0.0]
+    """
     if isinstance(data, TensorBase):
         result: Any = data
         if device is not None:
@@ -329,6 +357,8 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
         if dtype is not None:
             result = result.to(dtype)
         return result  # type: ignore[no-any-return]
+    if _can_share(data, dtype, device):
+        return _sharing("as_tensor", data)
     return tensor(data, dtype, device)
 
 
@@ -345,7 +375,7 @@ def asarray(
         requires_grad: whether gradients are collected; as for `obj` if left out. False detaches.
 
     Raises:
-        ArgumentError: `copy` is False, and dtype or device are others.
+        ArgumentError: `copy` is False, and dtype or device are others, or it is no array.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -355,8 +385,13 @@ def asarray(
         >>> a.tolist(), b.tolist()
         ([0.0, 0.0], [1.0, 1.0])
     """
-    result = as_tensor(obj, dtype, device)
-    if copy is False and isinstance(obj, TensorBase) and result is not obj:
+    if isinstance(obj, TensorBase):
+        result = as_tensor(obj, dtype, device)
+        shares = result is obj
+    else:  # as in PyTorch an array without dimensions is a number
+        shares = not copy and _can_share(obj, dtype, device) and obj.ndim > 0
+        result = as_tensor(obj, dtype, device) if shares else tensor(obj, dtype, device)
+    if copy is False and not shares:
         raise ArgumentError(
             "asarray", "dtype or device differ, which takes a copy", expect="copy=None",
             actual="copy=False",

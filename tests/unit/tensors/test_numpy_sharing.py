@@ -107,6 +107,31 @@ def temporaries(t: Any) -> list[Any]:
     return [x.tolist(), part.tolist(), np.asarray(x).tolist()]
 
 
+def arrays_taken(t: Any) -> list[Any]:
+    """`as_tensor` and `asarray` share what they can, strides and 0-d arrays too."""
+    seen = []
+    for take in (t.as_tensor, t.asarray):
+        a = np.zeros((2, 3))
+        made = [take(a), take(a, dtype=t.float64), take(a.T), take(a[:, ::2]), take(a[1, 1:2][0:])]
+        other = [take(a, dtype=t.float32), take([0.0]), t.tensor(a), t.asarray(a, copy=True)]
+        a += 1
+        made[0][0, 0] = 5
+        made[2][2, 1] = 7
+        y = made[0] * 2
+        a[1, 0] = 9
+        seen += [a.tolist(), y.tolist(), *[x.tolist() for x in (*made, *other)]]
+        point = np.array(1.0)
+        x = take(point)
+        point[...] = 3
+        seen.append(x.tolist())
+    for given in (a, [1.0]):
+        try:
+            seen.append(t.asarray(given, dtype=t.float32, copy=False).tolist())
+        except ValueError:
+            seen.append(-1.0)
+    return [*seen, t.asarray(a, copy=False, requires_grad=True).requires_grad]
+
+
 def training(t: Any) -> list[Any]:
     layer = t.nn.Linear(2, 1)
     with t.no_grad():
@@ -126,6 +151,7 @@ def training(t: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "program",
     [
+        arrays_taken,
         seen_both_ways,
         clones_keep_theirs,
         views,
