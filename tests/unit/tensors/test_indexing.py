@@ -139,6 +139,43 @@ def test_gradients_of_writes(name: str) -> None:
     compare(program, values(4, 5, 6), values(1))
 
 
+MASKED: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
+    "0-d": ((), (), (3, 4)),
+    "0-d, a row": ((), (), (4,)),
+    "0-d of a number": ((), (), ()),
+    "0-d in the middle": ((slice(None),), (), (3, 1, 4)),
+    "rows": ((), (3,), (1, 4)),
+    "columns": ((slice(None),), (4,), (3, 1)),
+    "the last": ((...,), (4,), ()),
+    "the last, with an int": ((1,), (4,), (1,)),
+    "with a slice and none": ((slice(1, 3), None), (4,), (2, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_writes_look_at_no_mask(name: str) -> None:
+    """Where the value has one element for all places; so a compiled function may do it."""
+    before, sizes, shape = MASKED[name]
+    call = tc.compile(lambda x, chosen, y: masked(x, chosen, y))
+
+    def masked(x: Any, chosen: Any, y: Any) -> Any:
+        z = x * 2
+        z[(*before, chosen) if before else chosen] = y
+        return z
+
+    for seed in range(4):
+        chosen = values(*sizes, dtype="bool", seed=seed)
+        chosen = np.asarray(chosen) if sizes else np.asarray(seed % 2 == 0)
+
+        def program(lib: Any, x: Any, y: Any) -> Any:
+            return masked(x, lib.tensor(chosen, device="cpu"), y)  # noqa: B023
+
+        x, y = values(*((3, 4) if name != "0-d of a number" else ())), values(*shape, seed=seed)
+        compare(program, x, y)
+        given = [tc.tensor(a, device="cpu") for a in (x, chosen, y)]
+        assert call(*given).tolist() == masked(*given).tolist()
+
+
 def test_write_of_a_masked_count() -> None:
     """As many values as the mask has places are written in order."""
 

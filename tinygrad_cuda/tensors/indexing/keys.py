@@ -668,17 +668,18 @@ def _fitted(value: Node, shape: Shape) -> Node:
 
 def _by_mask(node: Node, axis: int, mask: Any, value: Node) -> Node | None:
     """A masked write as `where`; None where the value has one element for each True."""
-    width = len(mask.shape)
-    rest = node.shape[axis + width :]
+    sizes = mask.shape or (1,)  # a mask without dimensions has one of its own in the view
+    before, rest = node.shape[:axis], node.shape[axis + len(sizes) :]
     lead = value.shape[: max(len(value.shape) - len(rest), 0)]
-    if axis or any(size != 1 for size in lead) or not width:
+    if lead and lead[-1] != 1:
         return None
-    value = _fitted(value, (*(1,) * width, *rest))
+    value = _fitted(value, (*before, 1, *rest))
+    value = movement.reshape(value, shape=(*before, *(1,) * len(sizes), *rest))
     if isinstance(mask, TensorBase):
         chosen = to_dtype(to_device(mask.node, node.device), bool_)
     else:
         chosen = buffer_node(np.asarray(mask, np.bool_), node.device)
-    chosen = movement.reshape(chosen, shape=chosen.shape + (1,) * len(rest))
+    chosen = movement.reshape(chosen, shape=(*(1,) * axis, *sizes, *(1,) * len(rest)))
     return elementwise.where(to_shape(chosen, node.shape), to_shape(value, node.shape), node)
 
 
