@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import re
 from typing import Any
 
@@ -206,3 +207,28 @@ def test_refusals() -> None:
         nn.utils.parametrizations.orthogonal(nn.Linear(2, 2), "weight", "best")
     with pytest.raises(tc.ArgumentError, match="needs a matrix"):
         nn.utils.parametrizations.orthogonal(nn.Linear(2, 2), "bias")
+
+
+@pytest.mark.parametrize("lib", [torch, tc], ids=["torch", "ours"])
+def test_what_shares_an_original_keeps_its_values(lib: Any) -> None:
+    """When parametrizations or masks are removed, and when a value is assigned."""
+    utils, prune = lib.nn.utils, importlib.import_module(f"{lib.__name__}.nn.utils.prune")
+    layer = lib.nn.Linear(3, 3)
+    weight = layer.weight
+    utils.parametrize.register_parametrization(layer, "weight", symmetric(lib.nn))
+    shared = weight.detach()
+    before = shared.clone()
+    value = lib.eye(3)
+    layer.weight = value
+    assert lib.equal(shared, before) and lib.equal(layer.weight, value)
+    shared = weight.detach()
+    weight.data[0, 1] = 5
+    before = shared.clone()
+    utils.parametrize.remove_parametrizations(layer, "weight")
+    assert layer.weight is weight and weight[1, 0].item() == 5
+    assert lib.equal(shared, before)
+    prune.l1_unstructured(layer, "weight", 4)
+    shared, before = weight.detach(), weight.detach().clone()
+    prune.remove(layer, "weight")
+    assert layer.weight is weight and (weight == 0).sum() >= 4
+    assert lib.equal(shared, before)

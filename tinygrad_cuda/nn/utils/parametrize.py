@@ -124,14 +124,12 @@ class ParametrizationList(ModuleList):
 
 
 def _write(original: Tensor, value: Tensor) -> None:
-    """Gives an original another value; it stays the same object, so optimizers go on with it."""
-    if value is original:
-        return
-    with gradient_mode(False):
-        if value.shape == original.shape and value.dtype is original.dtype:
-            original.copy_(value)
-        else:
-            share_cell(original, value.detach().clone())
+    """Gives an original another value; it stays the same object, so optimizers go on with it.
+
+    What shares the original's memory keeps the old value.
+    """
+    if value is not original:
+        share_cell(original, value)
 
 
 def _register(module: Module, name: str, value: Tensor) -> None:

@@ -14,6 +14,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import normalize_axis
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.nn.parameter import share_cell
 from tinygrad_cuda.tensors.creation import ones_like
 from tinygrad_cuda.tensors.random import rand, rand_like
 from tinygrad_cuda.tensors.shaping import cat
@@ -116,7 +117,7 @@ class BasePruningMethod(ABC):
         name = self._tensor_name
         original = module._parameters[name + "_orig"]
         with gradient_mode(False):
-            original.copy_(self.apply_mask(module))
+            share_cell(original, self.apply_mask(module))
         for gone in (name, name + "_orig", name + "_mask"):
             delattr(module, gone)
         setattr(module, name, original)
