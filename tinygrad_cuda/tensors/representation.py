@@ -15,6 +15,7 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors import shaping
+from tinygrad_cuda.tensors.creation import defaults
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -40,7 +41,6 @@ PROFILES: dict[str, dict[str, Any]] = {
     "full": {"threshold": float("inf")},
 }
 PREFIX = "tensor("
-USUAL = (dtypes.float32, dtypes.int64, dtypes.bool_)
 
 
 def text(input: Tensor) -> str:
@@ -61,7 +61,8 @@ def text(input: Tensor) -> str:
     notes = []
     if large or (array.size == 0 and len(shape) != 1):
         notes.append(f"shape={tuple(shape)}")
-    if dtype not in (*USUAL, dtypes.complex64) or (array.size == 0 and dtype is not dtypes.float32):
+    usual = (defaults.dtype, defaults.dtype.to_complex(), dtypes.int64, dtypes.bool_)
+    if dtype not in (usual if array.size else usual[:1]):
         notes.append(f"dtype={dtype!r}")
     if input.device.kind != "cpu":
         notes.append(f"device='{input.device}'")

@@ -130,3 +130,20 @@ def test_only_edges_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         tracemalloc.stop()
     assert seen == [6, 6**3, 12, 6**3]
     assert peak < 2**20
+
+
+@pytest.mark.parametrize("default", ["float32", "float64", "float16"])
+def test_the_default_dtype_is_not_said(default: str) -> None:
+    """Nor its complex dtype, int64 and bool; of nothing every other one is."""
+    torch = pytest.importorskip("torch")
+    shown: dict[Any, list[str]] = {torch: [], tc: []}
+    for lib, texts in shown.items():
+        lib.set_default_dtype(getattr(lib, default))
+        try:
+            for dtype in ("float32", "float64", "float16", "complex64", "complex128", "int64"):
+                kind = getattr(lib, dtype)
+                texts += [repr(lib.ones(2).to(kind)), repr(lib.zeros(0).to(kind))]
+            texts.append(repr(lib.ones(2)))
+        finally:
+            lib.set_default_dtype(lib.float32)
+    assert shown[tc] == [text.replace("torch.", "tinygrad_cuda.") for text in shown[torch]]
