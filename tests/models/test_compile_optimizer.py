@@ -529,3 +529,31 @@ def test_an_update_that_becomes_another_one(order: list[int]) -> None:
     kinds = [rectified, rectified]
     wanted = Steps(kinds, order).run(False, no_change, 0)
     assert Steps(kinds, order).run(True, no_change, 0) == wanted
+
+
+@pytest.mark.parametrize("kind", ["Adafactor", "Muon", "Adam", "NAdam"])
+def test_parameters_whose_counts_part(kind: str) -> None:
+    """A program of a time when all had made as many steps gives each its own numbers."""
+
+    def run(decorate: Callable[..., Any]) -> list[Any]:
+        tc.manual_seed(0)
+        first, last = (tc.randn(4, 6, requires_grad=True), tc.randn(6, 3, requires_grad=True))
+        optimizer = getattr(tc.optim, kind)([first, last], lr=0.1)
+
+        @decorate
+        def step(x: Any) -> Any:
+            loss = (x @ first @ last).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        seen = []
+        for turn in range(7):
+            seen.append(step(tc.full((2, 4), turn + 1.0)))
+            if turn in (2, 4):
+                first.grad = None
+                optimizer.step()
+        return [x.tolist() for x in (*seen, first.detach(), last.detach())]
+
+    assert run(tc.compile) == run(lambda function: function)

@@ -61,7 +61,8 @@ class Scalars:
     def node(self, kind: tuple[Shape, DType, Device], value: float, name: Any) -> Node:
         """The scalar of a shape, dtype and device; as many axes as the parameter has make one node
         less to broadcast it."""
-        key = kind, name
+        # Parameters that share numbers now may have made another number of steps at a replay.
+        key = kind, name, None if self._replay is None else self._replay.current
         node = self._made.get(key)
         if node is None:
             number = float(value)

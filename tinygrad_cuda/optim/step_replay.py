@@ -318,7 +318,7 @@ class StepReplay(StepEvent):
         self._seen, self._steps = -1, -1
         self.scalar_groups: list[_ScalarGroup] = []
         self._earlier: dict[int, dict[str, Any]] = {}  # the host states behind earlier steps
-        self._current = -1
+        self.current = -1
         # Of each parameter that is updated: it, its state before, and its index in `scalar_groups`.
         self._before: list[tuple[Tensor, dict[str, Any], int]] = []
 
@@ -341,8 +341,8 @@ class StepReplay(StepEvent):
     def begin(self, number: int, parameter: Tensor) -> None:
         """The update of one parameter is about to be recorded."""
         state = self.mapping.get(parameter) or {}
-        self._current = self._group_of(number, parameter, state)
-        self._before.append((parameter, dict(state), self._current))
+        self.current = self._group_of(number, parameter, state)
+        self._before.append((parameter, dict(state), self.current))
 
     def _group_of(self, number: int, parameter: Tensor, state: dict[str, Any]) -> int:
         """A parameter's index in `scalar_groups`; -1 where this very step makes its state."""
@@ -362,11 +362,11 @@ class StepReplay(StepEvent):
 
     def supply(self, value: float, name: tuple[Any, ...]) -> float:
         """The number, marked with the event that computes it at a replay."""
-        if self._current < 0:
+        if self.current < 0:
             return value
-        scalar_group = self.scalar_groups[self._current]
+        scalar_group = self.scalar_groups[self.current]
         number: float = supplied(
-            value, self, self._current, [name_of for name_of, _ in scalar_group.scalars].index(name)
+            value, self, self.current, [name_of for name_of, _ in scalar_group.scalars].index(name)
         )
         return number
 
