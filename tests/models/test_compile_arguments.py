@@ -412,3 +412,53 @@ def test_numbers_of_numpy_are_python_values() -> None:
         assert ours.dtype is wanted.dtype and str(ours.tolist()) == str(wanted.tolist()), value
     with pytest.raises(tc.ArgumentError, match="a NumPy array is an argument"):
         compiled(base(0), np.ones(1))
+
+
+# Other threads ------------------------------------------------------------------------------------
+
+
+def elsewhere(function: Callable[[], Any]) -> Any:
+    """What a function gives in another thread, which ends before anything is computed."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+OUTSIDE: dict[str, Callable[[Any, Any], Any]] = {
+    "read": lambda x, w: x * w,
+    "a view": lambda x, w: x[:2] * w[1:],
+    "filled": lambda x, w: (w.fill_(2), x + 1)[1],
+    "copied to": lambda x, w: (w[1:].copy_(x[:2]), x + 1)[1],
+    "added to": lambda x, w: (w.add_(x), w * 2)[1],
+    "data": lambda x, w: (w.data.mul_(2), x * 1)[1],
+    "returned": lambda x, w: w,
+    "a view returned": lambda x, w: w[1:],
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_tensor_that_waits_in_another_thread(name: str) -> None:
+    """It is one from outside, as any other: read again, and written, in each call."""
+    writes = [lambda w: w.mul_(2), lambda w: w.fill_(3), lambda w: w[1:].add_(1)]
+
+    def run(decorate: Callable[..., Any]) -> list[Any]:
+        w = elsewhere(lambda: tc.arange(3) * 8.0)
+        step = decorate(lambda x: OUTSIDE[name](x, w))
+        seen = []
+        for turn in range(6):
+            seen.append(step(tc.full((3,), float(turn))).tolist())
+            elsewhere(lambda: writes[turn % 3](w))  # noqa: B023
+        return [*seen, w.tolist()]
+
+    assert run(tc.compile) == run(lambda function: function)
+
+
+def test_arguments_that_wait_in_another_thread() -> None:
+    compiled = tc.compile(lambda tensors, scale: tensors["a"][1:] * 2 * scale + tensors["b"])
+    for turn in range(4):
+        given = elsewhere(lambda: {"a": (tc.ones(4) * turn)[1:], "b": tc.arange(2) + turn})  # noqa: B023
+        assert compiled(given, 2.0).tolist() == [5.0 * turn, 5.0 * turn + 1]
+    many = tc.compile(lambda x: x + 1, steps=3)
+    assert many(elsewhere(lambda: tc.ones(3, 2) * 4)).tolist() == [[5.0, 5.0]] * 3

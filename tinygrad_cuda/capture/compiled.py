@@ -294,7 +294,8 @@ class Compiled:
             CompileError: it has looked at a value, or at what cannot be followed.
         """
         watch = Watch(names, home_of(self.function))
-        capture = Capture(given.cells, snapshot, given.views)
+        # A frame computes what waits in another thread.
+        capture = Capture(ReplayFrame(given.cells).cells, snapshot, given.views)
         try:
             begin(capture)
             watch.begin()

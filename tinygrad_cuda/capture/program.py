@@ -429,9 +429,9 @@ def _settle(capture: Capture, result: Any) -> None:
     for cell in [*capture.cells, *capture.born]:
         if cell.node.storage is not None:
             capture.settled(cell.node.storage)
-    for leaf in leaves(result):
+    for leaf in (x for x in leaves(result) if isinstance(x, TensorBase) and x.cell.is_computed()):
         # From outside, and never read: it is handed through, not made again.
-        if isinstance(leaf, TensorBase) and capture.unknown(leaf.cell.node.storage):
+        if capture.unknown(leaf.cell.node.storage):
             capture.saw(leaf)
 
 

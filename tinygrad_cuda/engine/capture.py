@@ -275,8 +275,8 @@ class Capture:
         self._sources[id(node.storage)] = weakref.ref(node.storage), ("cell", number)
 
     def met(self, cell: Any) -> None:
-        """A realized cell is read, or any cell is about to be written."""
-        if cell not in self.cells and cell not in self.born and cell.node.storage is not None:
+        """A cell is read, or any cell is about to be written."""
+        if cell not in self.cells and cell not in self.born and cell.is_computed():
             self._add_cell(cell)
 
     def saw(self, handle: Any) -> None:

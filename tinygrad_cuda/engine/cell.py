@@ -146,6 +146,12 @@ class Cell:
         if capture is not None and capture.views:
             capture.written(self)
 
+    def is_computed(self) -> bool:
+        """Whether its value is there; one that waits in another thread is computed for that."""
+        if self.node.storage is None and self.recorder not in (None, local.recorder):
+            elsewhere.compute(self)
+        return self.node.storage is not None
+
     def _shown(self) -> Iterator[Node]:
         """The value as the cell and all its aliases have it."""
         yield self.node
@@ -223,6 +229,15 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+class _Elsewhere:
+    """How a cell that waits in another thread is computed; `engine.realize` says it."""
+
+    compute: Callable[[Cell], None]
+
+
+elsewhere = _Elsewhere()
 
 
 def pending_nodes() -> list[Node]:

@@ -28,10 +28,12 @@ from tinygrad_cuda.engine.capture import (
     Made,
     SuppliedFloat,
     SuppliedInt,
+    begin,
     capturing,
+    end,
     watching,
 )
-from tinygrad_cuda.engine.cell import Cell, local
+from tinygrad_cuda.engine.cell import Cell, elsewhere, local
 from tinygrad_cuda.engine.finite import check_finite
 from tinygrad_cuda.engine.history import keep_history, release
 from tinygrad_cuda.engine.overwrite import overwritable
@@ -169,10 +171,21 @@ def realize_all() -> None:
 
 
 def realize_cell(cell: Cell) -> None:
-    """Realizes one cell that another thread recorded."""
-    with lock_of(cell.node.device), uninterrupted:
-        if cell.node.storage is None:
-            _run(cell.node.device, [cell], [])
+    """Realizes one cell that another thread recorded; a captured call then finds it computed."""
+    capture = capturing() if watching.on else None
+    if capture is not None:
+        end()
+    try:
+        with lock_of(cell.node.device), uninterrupted:
+            if cell.node.storage is None:
+                _run(cell.node.device, [cell], [])
+            cell.recorder = None  # what is written next waits in the list of who writes it
+    finally:
+        if capture is not None:
+            begin(capture)
+
+
+elsewhere.compute = realize_cell
 
 
 def explain(nodes: list[Node]) -> tuple[str, Program | None]:

@@ -108,11 +108,10 @@ class TensorBase:
         """The value as a node of the graph."""
         cell = self.cell
         node = cell.node
-        if node.storage is None:
-            if cell.recorder is not local.recorder:
-                self._settle()
-                node = cell.node
-        elif watching.on and (capture := capturing()) is not None:
+        if node.storage is None and cell.recorder is not local.recorder:
+            self._settle()
+            node = cell.node
+        if watching.on and node.storage is not None and (capture := capturing()) is not None:
             capture.saw(self)
             node = cell.node
             view = self._node
@@ -171,6 +170,8 @@ class TensorBase:
                 `no_grad`.
         """
         cell, chain = self.cell, self.chain
+        if watching.on and cell.node.storage is None and cell.recorder is not local.recorder:
+            self._settle()  # so that a captured call knows the cell
         old = cell.node
         if (
             (not chain or (len(chain) == 1 and chain[0][0] is common.variable))
