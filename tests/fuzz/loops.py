@@ -13,6 +13,7 @@ import functools
 import math
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ WRITES = ("mul_", "sub_", "copy_", "data", "item")
 DEFAULTS = {
     "model": "mlp", "optimizer": "SGD", "schedule": "StepLR", "double": True, "turns": 4,
     "compiled": False, "versions": False, "second": "SGD",
+    "threads": False,
 }  # fmt: skip
 
 # Programs by kind; the driver sums them over a campaign.
@@ -107,7 +109,10 @@ def generate(seed: int) -> list[Step]:
     for _ in range(dice.randint(0, 5)):
         steps.append(("out", dice.randint(1, 4), dice.randrange(3), *_between(dice)))
     _widened(steps, random.Random(seed * 7919 + 1), compiled)
-    return _stepped(steps, random.Random(seed * 104729 + 2), compiled)
+    steps = _stepped(steps, random.Random(seed * 104729 + 2), compiled)
+    if random.Random(seed * 15485863 + 3).random() < 0.15:
+        steps.append(("set", "threads", True))
+    return steps
 
 
 def _widened(steps: list[Step], dice: random.Random, compiled: bool) -> None:
@@ -716,6 +721,8 @@ def run(
                     world.inside(turn, batch, op, *numbers)
                 elif op == "look":
                     seen.extend(world.look(numbers[0], kept))
+                elif options["threads"]:
+                    _elsewhere(lambda: world.between(op, *numbers))  # noqa: B023
                 else:
                     world.between(op, *numbers)
             kept.extend(value.detach() for value in (*turn.losses, *turn.found))
@@ -734,6 +741,12 @@ def run(
         world.look("all", kept)
         seen += world.look("weights", kept) + world.look("losses", kept) if not one_program else []
     return Result(seen, place, error)
+
+
+def _elsewhere(function: Callable[[], None]) -> None:
+    """Calls a function in another thread, where what it records waits; raises what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
 
 
 # Comparing ----------------------------------------------------------------------------------------
