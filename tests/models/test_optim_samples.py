@@ -325,6 +325,30 @@ def test_hooks_of_all_optimizers() -> None:
     assert seen == ["before", "after"] * 2
 
 
+@pytest.mark.parametrize("library", [tc, torch])
+def test_an_optimizer_around_another_without_its_constructor(library: Any) -> None:
+    """Many a `Lookahead` is written so: it has no hooks, its inner optimizer has its own."""
+
+    class Around(library.optim.Optimizer):  # type: ignore[misc, name-defined]
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.param_groups, self.state = inner, inner.param_groups, {}
+
+        def step(self, closure: Any = None) -> Any:
+            return self.inner.step(closure)
+
+    seen: list[str] = []
+    x = library.nn.Parameter(library.ones(2))
+    inner = library.optim.SGD([x], lr=0.5)
+    inner.register_step_post_hook(lambda *_: seen.append("inner"))
+    optimizer = Around(inner)
+    for _ in range(2):
+        inner.zero_grad()
+        (x * 3).sum().backward()
+        optimizer.step()
+    assert x.tolist() == [-2.0, -2.0]
+    assert seen == ["inner"] * 2
+
+
 def test_a_compiled_step_with_hooks_is_refused() -> None:
     """A replay would not call them."""
     x = one()

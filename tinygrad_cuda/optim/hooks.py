@@ -22,6 +22,9 @@ _everywhere: dict[str, list[Hook]] = {"step_pre": [], "step_post": []}
 class Hooked:
     """What an optimizer has for its hooks; `step` of a subclass calls them as well."""
 
+    # An optimizer around another one may leave out `__init__`: it has no hooks, as in PyTorch.
+    _stepping = True
+
     def __init__(self) -> None:
         self._hooks: dict[str, list[Hook]] = {kind: [] for kind in KINDS}
         self._stepping = False
