@@ -55,6 +55,15 @@ def test_programs_agree(name: str, tensors: int) -> None:
     assert sum(counts) > tensors
 
 
+def test_layers_of_others_and_paths_of_torch() -> None:
+    """einops is completed for this package alone; `nn.modules` has modules of its own."""
+    pytest.importorskip("einops")
+    for _ in range(2):
+        status, text = reported("patches")
+        assert status == 0, text
+        assert "everything agrees" in text
+
+
 MISTAKES = {
     "weight": (
         "the initial value of Net.fc1.weight", "transposed: element [i, j] is at [j, i]",

@@ -15,6 +15,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.utils.compare_recorder import aliased
 
 torch = pytest.importorskip("torch")
 
@@ -78,6 +79,16 @@ def test_imports(line: str) -> None:
     for package in ("torch", "tinygrad_cuda"):
         found = importlib.import_module(f"{package}.{module}")
         assert [name for name in names.split() if not hasattr(found, name)] == []
+
+
+def test_imports_under_the_name_of_torch() -> None:
+    """As `compare` runs a script, and anybody who has `torch` stand for this package."""
+    with aliased("tinygrad_cuda"):
+        for line in PATHS.strip().splitlines():
+            module, names = line.split(": ")
+            found = importlib.import_module(f"torch.{module}")
+            assert [name for name in names.split() if not hasattr(found, name)] == [], module
+            assert found is importlib.import_module(f"tinygrad_cuda.{module}")
 
 
 def test_modules_with_the_names_of_functions() -> None:

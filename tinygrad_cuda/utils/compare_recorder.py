@@ -67,7 +67,14 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: Any) -> ModuleType:
         module = importlib.import_module(self.other + spec.name[len(self.name) :])
         self._specs[spec.name] = module.__spec__
+        self._also_named()
         return module
+
+    def _also_named(self) -> None:
+        """Modules that are no files, or have the name of a function, are there before a search."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith(self.other + "."):
+                sys.modules.setdefault(self.name + name[len(self.other) :], module)
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system has written the alias's own into it.
@@ -84,6 +91,10 @@ def aliased(framework: str) -> Iterator[None]:
         finders.append(_Alias("einops.layers.torch", "einops.layers.tinygrad_cuda"))
     importlib.import_module(framework)
     before = dict(sys.modules)
+    # What completes einops for this package would look for itself in torch.
+    hooks = [finder for finder in sys.meta_path if type(finder).__module__.startswith(f"{other}.")]
+    for hook in hooks:
+        sys.meta_path.remove(hook)
     for name in before:
         if name.split(".")[0] == other:
             del sys.modules[name]
@@ -93,10 +104,12 @@ def aliased(framework: str) -> Iterator[None]:
     finally:
         for finder in finders:
             sys.meta_path.remove(finder)
+        sys.meta_path[:0] = hooks
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""
             own = is_internal(file) or "site-packages" in file or not file
-            if name.split(".")[0] == other or (name not in before and not own):
+            family = name.split(".")[0]
+            if family == other or (name not in before and (family == "einops" or not own)):
                 del sys.modules[name]
         sys.modules.update(before)
 
