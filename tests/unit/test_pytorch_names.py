@@ -51,6 +51,8 @@ def both(text: str) -> None:
         "torch.ones(2).type(torch.LongTensor)",
         "torch.ones(2).type('torch.LongTensor')",
         "torch.ones(2).type(torch.float64)",
+        "[torch.arange(3).type(t).dtype for t in (torch.Tensor, 'torch.Tensor')]",
+        "torch.nn.Linear(2, 2).double().type(torch.Tensor).weight.dtype",
         "torch.ones(2).type()",
         "torch.ones(2).long().type()",
         "isinstance(torch.ones(2), torch.FloatTensor)",
@@ -105,8 +107,9 @@ def test_default_tensor_type() -> None:
     finally:
         tc.set_default_tensor_type(tc.FloatTensor)
     assert tc.ones(1).dtype is tc.float32
-    with pytest.raises(tc.ArgumentError, match="not a tensor type"):
-        tc.set_default_tensor_type("float")
+    for wrong in ("float", tc.Tensor, "torch.Tensor"):
+        with pytest.raises(tc.ArgumentError, match="not a tensor type"):
+            tc.set_default_tensor_type(wrong)
 
 
 # Keyword forms ------------------------------------------------------------------------------------

@@ -650,6 +650,12 @@ def node_of(tensor: TensorBase, recorder: Recorder) -> Node:
     return node
 
 
+def the_class() -> type[Tensor]:
+    """`Tensor`, for modules that it imports."""
+    made: type[Tensor] = _concrete
+    return made
+
+
 def wrap(node: Node) -> Tensor:
     """A Tensor with a cell of its own that holds `node`."""
     if node.storage is None:

@@ -11,7 +11,7 @@ from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.tensors import creation
-from tinygrad_cuda.tensors.base import Size, TensorBase
+from tinygrad_cuda.tensors.base import Size, TensorBase, the_class
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -103,8 +103,18 @@ def _types(kind: str, module: str) -> dict[str, TensorType]:
 ON_HOST, ON_GPU = _types("cpu", "tinygrad_cuda"), _types("cuda", "tinygrad_cuda.cuda")
 
 
+def _is_any(value: Any) -> bool:
+    """Whether it is the class `Tensor` or its name."""
+    return value is the_class() or (isinstance(value, str) and value == "torch.Tensor")
+
+
 def named(value: Any) -> tuple[DType, Device | None] | None:
-    """Dtype and device of such a type or its name; None for anything else."""
+    """Dtype and device of such a type or its name; None for anything else.
+
+    The class `Tensor` stands for the default dtype and device, as when it is called.
+    """
+    if _is_any(value):
+        return creation.get_default_dtype(), creation.get_default_device()
     if isinstance(value, TensorType):
         return value.dtype, as_device(value.kind)
     if isinstance(value, str) and value.startswith("torch."):
@@ -136,7 +146,7 @@ def set_default_tensor_type(t: Any) -> None:
         ArgumentError: it is no such type.
         DTypeError: its dtype is not floating.
     """
-    kind = named(t)
+    kind = None if _is_any(t) else named(t)
     if kind is None:
         raise ArgumentError(
             "set_default_tensor_type", "not a tensor type", expect=", ".join(NAMES), actual=repr(t),
