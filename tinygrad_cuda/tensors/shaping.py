@@ -630,11 +630,8 @@ def join(nodes: Sequence[Node], axis: int) -> Node:
 
     Each is padded to the full length and chosen where it lies: no sum, so -0.0 and NaN stay.
     """
-    solid = [node for node in nodes if node.shape[axis]]
-    if not any(node.requires_grad for node in solid):
-        # The result has a history, if only of a node without elements.
-        solid += [n for n in nodes if n.requires_grad and not n.shape[axis]][:1]
-    nodes = solid or list(nodes[:1])
+    # Without elements a node counts only by its history, through which its gradient comes.
+    nodes = [node for node in nodes if node.shape[axis] or node.requires_grad] or list(nodes[:1])
     total = sum(node.shape[axis] for node in nodes)
     offset = nodes[0].shape[axis]
     result = nodes[0] if len(nodes) == 1 else pad_axis(nodes[0], axis, 0, total - offset)

@@ -258,7 +258,17 @@ def addmm(
     product = _times("alpha", product, alpha)
     if beta:
         product = elementwise.add(to_shape(_times("beta", base, beta), product.shape), product)
+    else:
+        product = _unread(base, product)
     return wrap(product if product.dtype is dtype else rounded(product, dtype))
+
+
+def _unread(base: Node, product: Node) -> Node:
+    """The product, for ``beta=0``: `base` gives it no value, not even NaN, but has a gradient."""
+    if not base.requires_grad:
+        return product
+    here = common.constant.leaf(product.shape, bool_, product.device, value=True)
+    return elementwise.where(here, product, to_shape(base, product.shape))
 
 
 def _times(name: str, node: Node, factor: int | float) -> Node:
@@ -526,6 +536,8 @@ def _added(op: str, input: Tensor, product: Node, beta: Scalar, alpha: Scalar) -
     product = _scaled(op, product, alpha)
     if beta:
         product = elementwise.add(to_shape(_scaled(op, base, beta), product.shape), product)
+    else:
+        product = _unread(base, product)
     return wrap(product if product.dtype is dtype else rounded(product, dtype))
 
 
