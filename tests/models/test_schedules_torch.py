@@ -95,6 +95,56 @@ def test_sixty_rates_as_torch(name: str) -> None:
     np.testing.assert_allclose(run(tc, optim, lr_scheduler), wanted, rtol=1e-12)
 
 
+EPOCHS = (1, 2, 4, 3, 12, None, 5, 40, None, None)
+
+
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if not n.startswith(("sequence", "chain"))])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_rates_of_a_given_step_as_torch(name: str) -> None:
+    """Forwards, backwards, and on from there."""
+
+    def run(lib: Any, kinds: Any, schedules: Any) -> list[list[float]]:
+        groups = [{"params": lib.tensor([1.0], requires_grad=True), "lr": r} for r in (0.1, 0.5)]
+        optimizer = kinds.SGD(groups, momentum=0.7)
+        schedule = SCHEDULES[name](schedules, optimizer)
+        optimizer.step()
+        rates = []
+        for epoch in EPOCHS:
+            schedule.step(epoch)
+            rates.append([schedule.last_epoch, *schedule.get_last_lr()])
+        return rates
+
+    wanted = run(torch, torch.optim, torch.optim.lr_scheduler)
+    np.testing.assert_allclose(run(tc, optim, lr_scheduler), wanted, rtol=1e-12)
+
+
+def test_a_given_step_of_plateaus_and_of_several() -> None:
+    optimizer = one_parameter()
+    optimizer.step()
+    plateau = lr_scheduler.ReduceLROnPlateau(optimizer)
+    plateau.step(1.0, 7)
+    plateau.step(1.0)
+    assert plateau.last_epoch == 8
+    several = lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(optimizer, 2)])
+    with pytest.warns(UserWarning, match="step.epoch."), pytest.raises(tc.ArgumentError):
+        several.step(3)
+
+
+def test_a_schedule_of_ones_own_is_given_the_step() -> None:
+    """Many a warm-up calls ``super().step(epoch)`` and has a `get_lr` alone."""
+    optimizer = one_parameter()
+
+    class Warm(lr_scheduler.LRScheduler):
+        def get_lr(self) -> list[float]:
+            return [base * min(1.0, (self.last_epoch + 1) / 4) for base in self.base_lrs]
+
+    schedule = Warm(optimizer)
+    optimizer.step()
+    with pytest.warns(UserWarning, match="step.epoch."):
+        schedule.step(2)
+    assert schedule.get_last_lr() == [0.75]
+
+
 def one_parameter() -> optim.SGD:
     return optim.SGD([tc.ones(1, device="cpu", requires_grad=True)], lr=1.0, momentum=0.7)
 

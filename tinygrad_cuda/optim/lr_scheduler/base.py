@@ -61,16 +61,30 @@ class LRScheduler:
         """The rates in force, a group each."""
         return self._last_lr
 
-    def step(self) -> None:
-        """Sets the rates of the next step."""
+    def step(self, epoch: Any = None) -> None:
+        """Sets the rates of the next step, or those of step `epoch`, whichever was the last.
+
+        For `epoch` a schedule has a closed form, `_get_closed_form_lr`, or else its `get_lr`.
+        """
         self._check_order()
         with uninterrupted:
-            self._turn()
-            repeated(self.step)
+            if epoch is None:
+                self._turn()
+                repeated(self.step)
+            else:
+                _warn_of_epoch()
+                self._turn_to(epoch)
+                repeated(self.step, epoch)
 
     def _turn(self) -> None:
         self._steps += 1
         self._advance()
+
+    def _turn_to(self, epoch: Any) -> None:
+        self._steps += 1
+        self.last_epoch = epoch
+        set_rates(self.optimizer, getattr(self, "_get_closed_form_lr", self.get_lr)())
+        self._last_lr = self._rates()
 
     def _check_order(self) -> None:
         """Warns at the caller of `step` where the optimizer has made no step."""
@@ -135,6 +149,16 @@ class LRScheduler:
 
     def _functions(self) -> list[Any]:
         return list(self.__dict__.get("lr_lambdas", ()))
+
+
+def _warn_of_epoch() -> None:
+    """PyTorch's warning, at the caller of `step`."""
+    warnings.warn(
+        "step(epoch) sets the rates of that step and goes on from there; without the epoch a "
+        "schedule counts its steps",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def rate_of(group: Group) -> float:

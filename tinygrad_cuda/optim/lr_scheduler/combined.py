@@ -62,10 +62,10 @@ class ReduceLROnPlateau(LRScheduler):
         """Whether steps after a reduction are not counted yet."""
         return self.cooldown_counter > 0
 
-    def step(self, metrics: Any) -> None:  # type: ignore[override]
-        """Takes note of the metric, a number or a Tensor of one element."""
+    def step(self, metrics: Any, epoch: Any = None) -> None:  # type: ignore[override]
+        """Takes note of the metric, a number or a Tensor of one element; `epoch` is its number."""
         current = float(metrics)
-        self.last_epoch += 1
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(current):
             self.best, self.num_bad_epochs = current, 0
         else:
@@ -77,7 +77,7 @@ class ReduceLROnPlateau(LRScheduler):
             self._reduce()
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
         self._last_lr = self._rates()
-        repeated(self.step, current)
+        repeated(self.step, current, epoch)
 
     def _is_better(self, current: float) -> bool:
         margin = self.threshold if self.mode == "max" else -self.threshold
@@ -106,6 +106,12 @@ class _Several(LRScheduler):
                     expect="a schedule of the same optimizer whose step() needs no metric",
                     actual=f"{type(schedule).__name__} of {type(schedule.optimizer).__name__}",
                 )  # fmt: skip
+
+    def _turn_to(self, epoch: Any) -> None:
+        raise ArgumentError(
+            type(self).__name__, "schedules of others go on step by step", expect="step()",
+            actual=f"step({epoch!r})",
+        )  # fmt: skip
 
     def _undo(self) -> None:
         for schedule in self._schedulers:

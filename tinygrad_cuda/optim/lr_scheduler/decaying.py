@@ -83,6 +83,10 @@ class StepLR(LRScheduler):
         turn = self.last_epoch > 0 and self.last_epoch % self.step_size == 0
         return [rate * self.gamma if turn else rate for rate in self._rates()]
 
+    def _get_closed_form_lr(self) -> list[float]:
+        factor = self.gamma ** (self.last_epoch // self.step_size)
+        return [base * factor for base in self.base_lrs]
+
 
 class MultiStepLR(LRScheduler):
     """The rate times `gamma` at each of the steps `milestones`."""
@@ -102,6 +106,10 @@ class MultiStepLR(LRScheduler):
         factor = self.gamma ** self.milestones.count(self.last_epoch)
         return [rate * factor for rate in self._rates()]
 
+    def _get_closed_form_lr(self) -> list[float]:
+        factor = self.gamma ** sum(stone <= self.last_epoch for stone in self.milestones)
+        return [base * factor for base in self.base_lrs]
+
 
 class ExponentialLR(LRScheduler):
     """The rate times `gamma` at every step."""
@@ -113,6 +121,9 @@ class ExponentialLR(LRScheduler):
     def get_lr(self) -> list[float]:
         still = self._is_initial or self.last_epoch == 0
         return [rate if still else rate * self.gamma for rate in self._rates()]
+
+    def _get_closed_form_lr(self) -> list[float]:
+        return [base * self.gamma**self.last_epoch for base in self.base_lrs]
 
 
 class ConstantLR(LRScheduler):
@@ -153,6 +164,10 @@ class ConstantLR(LRScheduler):
             return list(self.base_lrs)
         return [rate * (1.0 / self.factor) for rate in self._rates()]
 
+    def _get_closed_form_lr(self) -> list[float]:
+        factor = 1.0 if self.last_epoch >= self.total_iters else self.factor
+        return [base * factor for base in self.base_lrs]
+
     def _rates_of_beginning(self) -> list[float]:
         return list(self.base_lrs) if self.total_iters <= 0 else self.get_lr()
 
@@ -186,6 +201,10 @@ class PolynomialLR(LRScheduler):
             return self._rates()
         factor = ((1.0 - step / total) / (1.0 - (step - 1) / total)) ** self.power
         return [rate * factor for rate in self._rates()]
+
+    def _get_closed_form_lr(self) -> list[float]:
+        left = 1.0 - min(self.total_iters, self.last_epoch) / self.total_iters
+        return [base * left**self.power for base in self.base_lrs]
 
 
 class LinearLR(LRScheduler):
@@ -229,6 +248,11 @@ class LinearLR(LRScheduler):
         factor = 1.0 + change / (total * start + (step - 1) * change)
         return [rate * factor for rate in self._rates()]
 
+    def _get_closed_form_lr(self) -> list[float]:
+        share = min(self.total_iters, self.last_epoch) / self.total_iters
+        factor = self.start_factor + (self.end_factor - self.start_factor) * share
+        return [base * factor for base in self.base_lrs]
+
 
 class CosineAnnealingLR(LRScheduler):
     r"""Half a cosine from the initial rate down to `eta_min` (Loshchilov and Hutter, 2017).
@@ -262,3 +286,7 @@ class CosineAnnealingLR(LRScheduler):
             1 + math.cos(math.pi * (step - 1) / total)
         )
         return [ratio * (rate - low) + low for rate in rates]
+
+    def _get_closed_form_lr(self) -> list[float]:
+        height = (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
+        return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]
