@@ -48,6 +48,7 @@ def both(text: str) -> None:
         "torch.BoolTensor([True, False])",
         "torch.DoubleTensor([1.5])",
         "torch.HalfTensor([1.5])",
+        "[torch.IntTensor(range(1, 3)), torch.Tensor(range(2)), torch.ones(1).new(range(3))]",
         "torch.ones(2).type(torch.LongTensor)",
         "torch.ones(2).type('torch.LongTensor')",
         "torch.ones(2).type(torch.float64)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def constructed(
             )  # fmt: skip
         same: Tensor = first.detach()  # type: ignore[attr-defined]
         return same
-    if len(arguments) == 1 and isinstance(first, list | tuple | np.ndarray):
+    if len(arguments) == 1 and _is_data(first):
         return creation.tensor(first, dtype=dtype, device=device)
     if all(isinstance(size, int | np.integer) for size in arguments):
         return creation.empty(*arguments, dtype=dtype, device=device)
@@ -68,6 +69,13 @@ def constructed(
         actual=", ".join(type(value).__name__ for value in arguments),
         hint="tc.tensor(data) copies data, tc.empty(sizes) gives a shape",
     )  # fmt: skip
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it is an array or a sequence of any kind, such as a range; a text is none."""
+    return isinstance(value, np.ndarray) or (
+        isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    )
 
 
 class TensorType(type):
