@@ -60,6 +60,10 @@ class Context:
             saved = [tensor for tensor in tensors if isinstance(tensor, TensorBase)]
             self._holders = {tensor.node: holder_of(tensor) for tensor in saved}
 
+    def save_for_forward(self, *tensors: Any) -> None:
+        """Keeps Tensors for a `jvp` of PyTorch's forward mode, which nothing here calls."""
+        self.saved_for_forward = tensors
+
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` was given."""

@@ -413,3 +413,31 @@ def test_each_thread_has_its_own_mode() -> None:
     looked.set()
     thread.join()
     assert found == [True, False]
+
+
+def test_what_is_kept_for_forward_mode_changes_nothing() -> None:
+    """A Function written for PyTorch's forward mode too, and inside `vmap`."""
+
+    class Square(tc.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2 * g * ctx.saved_tensors[0]
+
+        @staticmethod
+        def jvp(ctx: Any, tangent: Any) -> Any:
+            return 2 * tangent * ctx.saved_for_forward[0]
+
+    x = tc.tensor([3.0], requires_grad=True)
+    Square.apply(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [6.0]
