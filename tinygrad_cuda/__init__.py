@@ -398,8 +398,8 @@ globals().update(checked_names(globals(), __name__, __all__))
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
 _LATE_MODULES = (
-    "_C", "_dynamo", "_vmap_internals", "accelerator", "amp", "array_api", "compiler", "data",
-    "distributed", "func", "fx", "hub", "jit", "multiprocessing", "nn", "onnx", "optim",
+    "_C", "_dynamo", "_utils", "_vmap_internals", "accelerator", "amp", "array_api", "compiler",
+    "data", "distributed", "func", "fx", "hub", "jit", "multiprocessing", "nn", "onnx", "optim",
     "overrides", "profiler", "serialization", "testing", "types", "utils", "version",
 )  # fmt: skip
 _LATE_NAMES = {

@@ -48,6 +48,7 @@ RANKS = {
     "multiprocessing": 14,
     "version": 14,
     "_C": 14,
+    "_utils": 14,
     "overrides": 14,
     "serialization": 17,
     "cuda": 14,

@@ -20,6 +20,7 @@ from tinygrad_cuda.utils.compare_recorder import aliased
 torch = pytest.importorskip("torch")
 
 PATHS = """
+_utils: _flatten_dense_tensors _unflatten_dense_tensors _take_tensors
 autograd.function: Function FunctionCtx once_differentiable
 autograd.functional: jacobian hessian vjp jvp
 autograd.grad_mode: no_grad enable_grad set_grad_enabled inference_mode
@@ -40,6 +41,7 @@ nn.modules.padding: _ConstantPadNd _ReflectionPadNd _ReplicationPadNd _CircularP
 nn.modules.pooling: _MaxPoolNd _AvgPoolNd _AdaptiveAvgPoolNd _AdaptiveMaxPoolNd _LPPoolNd
 nn.modules.transformer: _get_clones _get_activation_fn _generate_square_subsequent_mask
 nn.modules.utils: _pair _single _triple _quadruple _ntuple _list_with_default
+nn.parallel._functions: Broadcast ReduceAddCoalesced Scatter Gather
 nn.parallel.data_parallel: DataParallel data_parallel
 nn.parallel.distributed: DistributedDataParallel
 nn.parallel.parallel_apply: parallel_apply
@@ -450,3 +452,38 @@ def test_one_device() -> None:
             call(network, ["cuda:0", "cuda:1"])
     with pytest.raises(tc.ArgumentError):
         tc.nn.parallel.parallel_apply([network], [])
+
+
+def test_many_tensors_as_one_vector() -> None:
+    def run(library: Any) -> list[Any]:
+        u = importlib.import_module(f"{library.__name__}._utils")
+        parts = [library.arange(6.0).reshape(2, 3), library.ones(0, 2), library.tensor(7.0)]
+        flat = u._flatten_dense_tensors(parts).requires_grad_()
+        back = u._unflatten_dense_tensors(flat, parts)
+        (back[0] * 2).sum().backward()
+        wholes = [library.ones(3), library.ones(2).double(), library.ones(4), library.ones(2)]
+        groups = [[len(x) for x in group] for group in u._take_tensors(wholes, 24)]
+        return [flat.tolist(), [x.tolist() for x in back], flat.grad.tolist(), groups]
+
+    assert run(tc) == run(torch)
+    with pytest.raises(tc.ShapeError, match="too few elements"):
+        tc._utils._unflatten_dense_tensors(tc.ones(1), [tc.ones(2)])
+
+
+def test_functions_of_several_devices() -> None:
+    from tinygrad_cuda.nn.parallel._functions import (
+        Broadcast,
+        Gather,
+        ReduceAddCoalesced,
+        Scatter,
+    )
+
+    x = tc.ones(2, device="cpu", requires_grad=True)
+    (y,) = Broadcast.apply(["cpu"], x)
+    (z,) = Scatter.apply(["cpu"], None, 0, y * 2)
+    total = ReduceAddCoalesced.apply("cpu", 2, z, y, z, y)
+    assert [t.tolist() for t in total] == [[4.0, 4.0], [2.0, 2.0]]
+    Gather.apply("cpu", 0, *total).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [6.0, 6.0]
+    with pytest.raises(tc.ArgumentError, match="one device"):
+        Broadcast.apply(["cpu", "cuda"], x)

@@ -84,7 +84,7 @@ def data_parallel(
 
 # PyTorch has these in modules of their own, most with the name of a function.
 _here = sys.modules[__name__]
-also_named(__name__, {"distributed": _here, "scatter_gather": replicas})
+also_named(__name__, {"distributed": _here, "scatter_gather": replicas, "_functions": replicas})
 also_importable(
     __name__, {"data_parallel": _here, "replicate": replicas, "parallel_apply": replicas}
 )

@@ -110,3 +110,49 @@ def parallel_apply(
         )  # fmt: skip
     calls = zip(modules, inputs, options)
     return [m(*(x if isinstance(x, tuple) else (x,)), **named) for m, x, named in calls]
+
+
+class Broadcast:
+    """Tensors on each of the devices, of which there is one."""
+
+    @staticmethod
+    def apply(target_gpus: Sequence[Any], *inputs: Any) -> tuple[Any, ...]:
+        """The Tensors on the one device; gradients pass.
+
+        Raises:
+            ArgumentError: several devices are named.
+        """
+        return tuple(x for [x] in (scatter(x, target_gpus) for x in inputs))
+
+
+class ReduceAddCoalesced:
+    """Sums over devices."""
+
+    @staticmethod
+    def apply(destination: Any, num_inputs: int, *grads: Any) -> tuple[Any, ...]:
+        """Sums of every `num_inputs`-th Tensor, one for each; `destination` is the one device."""
+        return tuple(sum(grads[n + num_inputs :: num_inputs], grads[n]) for n in range(num_inputs))
+
+
+class Scatter:
+    """A batch on several devices, of which there is one."""
+
+    @staticmethod
+    def apply(
+        target_gpus: Sequence[Any], chunk_sizes: Any, dim: int, input: Any
+    ) -> tuple[Any, ...]:
+        """The whole batch on the one device.
+
+        Raises:
+            ArgumentError: several devices are named.
+        """
+        return tuple(scatter(input, target_gpus, dim))
+
+
+class Gather:
+    """Results of several devices joined."""
+
+    @staticmethod
+    def apply(target_device: Any, dim: int, *inputs: Any) -> Any:
+        """As `gather`."""
+        return gather(list(inputs), target_device, dim)
