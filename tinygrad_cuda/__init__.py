@@ -149,6 +149,7 @@ __all__ = [
     "DTypeError",
     "DataError",
     "DeviceError",
+    "Future",
     "GradientError",
     "IndexError",
     "LinAlgError",
@@ -399,10 +400,11 @@ globals().update(checked_names(globals(), __name__, __all__))
 # Imported when first used: layers, optimizers and data sets are half of the import time.
 _LATE_MODULES = (
     "_C", "_dynamo", "_utils", "_vmap_internals", "accelerator", "amp", "array_api", "compiler",
-    "data", "distributed", "func", "fx", "hub", "jit", "multiprocessing", "nn", "onnx", "optim",
-    "overrides", "profiler", "serialization", "testing", "types", "utils", "version",
+    "data", "distributed", "func", "futures", "fx", "hub", "jit", "multiprocessing", "nn", "onnx",
+    "optim", "overrides", "profiler", "serialization", "testing", "types", "utils", "version",
 )  # fmt: skip
 _LATE_NAMES = {
+    "Future": "futures",
     "RawKernel": "kernels.raw",
     "custom_op": "kernels.custom",
     "kernel": "kernels.elementwise",
@@ -458,6 +460,7 @@ if TYPE_CHECKING:
         utils,
         version,
     )
+    from tinygrad_cuda.futures import Future
     from tinygrad_cuda.kernels.custom import custom_op
     from tinygrad_cuda.kernels.elementwise import kernel
     from tinygrad_cuda.kernels.raw import RawKernel
@@ -528,6 +531,8 @@ else:  # for a type checker an unknown name stays an error
         if name in _LATE_NAMES:
             module = importlib.import_module(f"{__name__}.{_LATE_NAMES[name]}")
             return globals().setdefault(name, getattr(module, name))
+        if name == "torch":  # as PyTorch has itself: torch.torch.Tensor is in annotations
+            return importlib.import_module(__name__)
         if name.startswith("_"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         raise unknown_name(__name__, name, lambda: __all__)

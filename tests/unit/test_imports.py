@@ -66,6 +66,7 @@ RANKS = {
     "capture": 16,
     "compiler": 16,
     "einops_support": 16,
+    "futures": 16,
     "fx": 16,
     "jit": 16,
     "onnx": 16,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import io
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ autograd.functional: jacobian hessian vjp jvp
 autograd.grad_mode: no_grad enable_grad set_grad_enabled inference_mode
 autograd.gradcheck: gradcheck gradgradcheck GradcheckError
 distributions.utils: broadcast_all logits_to_probs probs_to_logits clamp_probs lazy_property
+futures: Future collect_all wait_all
 nn._reduction: get_enum legacy_get_string
 nn.functional: _pair _single _triple _get_softmax_dim _in_projection _in_projection_packed
 nn.functional: _canonical_mask _none_or_dtype _verify_batch_size _list_with_default _mha_shape_check
@@ -487,3 +489,39 @@ def test_functions_of_several_devices() -> None:
     assert x.grad is not None and x.grad.tolist() == [6.0, 6.0]
     with pytest.raises(tc.ArgumentError, match="one device"):
         Broadcast.apply(["cpu", "cuda"], x)
+
+
+@pytest.mark.parametrize("library", [tc, torch])
+def test_futures(library: Any) -> None:
+    futures = library.futures
+    first, second = futures.Future[int](), futures.Future()
+    seen: list[Any] = []
+    first.add_done_callback(lambda future: seen.append(future.value()))
+    later = first.then(lambda future: future.wait() + 1)
+    both = futures.collect_all([first, second])
+    assert not first.done() and not both.done()
+    with pytest.raises(RuntimeError):
+        first.value()
+    threading.Timer(0.05, first.set_result, [3]).start()
+    assert (first.wait(), later.wait(), seen, both.done()) == (3, 4, [3], False)
+    second.set_result(5)
+    assert [future.wait() for future in both.wait()] == [3, 5]
+    assert futures.wait_all([second, first]) == [5, 3]
+    assert futures.collect_all([]).wait() == []
+    with pytest.raises(RuntimeError):
+        second.set_result(6)
+    third = futures.Future()
+    third.set_exception(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        third.wait()
+    with pytest.raises(Exception, match="no"):
+        third.then(lambda future: future.wait()).wait()
+    with pytest.raises(ValueError, match="no"):
+        futures.wait_all([first, third])
+
+
+def test_the_package_has_itself() -> None:
+    """`import torch` binds a package that has the attribute `torch`, which programs write."""
+    assert torch.torch is torch
+    assert tc.torch is tc
+    assert tc.Future is tc.futures.Future
