@@ -427,3 +427,46 @@ def test_the_debug_level_says_what_attends_and_why(capfd: pytest.CaptureFixture[
     layer, x = tc.nn.LSTM(8, 16, device="emu"), tc.ones(3, 2, 8, device="emu")
     text = printed(lambda: layer(x)[0])
     assert re.search(r"  tier:  float32 units, \d+ of 16 units a block", text), text
+
+
+def test_the_debug_level_says_why_products_and_a_softmax_attend(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Once for a line and a reason; nothing where the op attends, on cpu, or below 3."""
+    half = partial(tc.ones, device="emu", dtype=tc.float16)
+
+    def said(level: int = 3, precision: str = "highest", **given: Any) -> str:
+        x = given.pop("x")
+        with settings.override(debug=level, matmul_precision=precision):
+            F.scaled_dot_product_attention(x, x, given.pop("value", x), **given)
+        lines = capfd.readouterr().err.splitlines()
+        assert len(lines) < 2
+        return lines[0] if lines else ""
+
+    x = half(1, 2, 41, 24)
+    text = said(x=x)
+    assert text.startswith("attention by products and softmax: test_attention_kernels.py:")
+    assert text.endswith(": heads of 24, not of a multiple of 16 from 32 to 256")
+    for dropout in (0.0, 0.5, 0.5):  # a call that draws is recorded anew each time
+        assert said(x=x, dropout_p=dropout) == ""
+    mask = half(41, 41).requires_grad_()
+    for words, options in {
+        "float32 at 'ieee' has no matrix units": {
+            "x": tc.ones(1, 2, 41, 32, device="emu"), "precision": "ieee"
+        },
+        "float64 has no kernels": {"x": tc.ones(1, 2, 41, 32, device="emu", dtype=tc.float64)},
+        "the mask requires grad": {"x": half(1, 2, 41, 32), "attn_mask": mask},
+        "more dimensions": {
+            "x": half(2, 41, 32), "attn_mask": tc.ones(1, 1, 41, 41, device="emu") > 0
+        },
+        "a dimension of size 0": {"x": half(0, 2, 41, 32)},
+        "heads of 40": {"x": half(1, 2, 41, 32), "value": half(1, 2, 41, 40)},
+    }.items():  # fmt: skip
+        assert words in said(**options), words  # type: ignore[arg-type]
+    assert said(x=half(1, 2, 41, 32)) == ""
+    assert said(x=half(1, 2, 43, 24), level=2) == ""
+    assert said(x=tc.ones(1, 2, 41, 24, device="cpu")) == ""
+    layer = tc.nn.MultiheadAttention(48, 2, batch_first=True, device="emu", dtype=tc.float16)
+    with settings.override(debug=3):
+        layer(*[half(1, 7, 48)] * 3, need_weights=False)
+    assert "heads of 24" in capfd.readouterr().err

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
+from functools import lru_cache
 from typing import Any
 
 from tinygrad_cuda.core.config import SPLIT, settings
 from tinygrad_cuda.core.dtypes import bool_, float32
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError, describe_site
+from tinygrad_cuda.graph.node import current_site
 from tinygrad_cuda.graph.ops.attention import WIDTHS, attention, no_mask
 from tinygrad_cuda.graph.ops.common import full, output
 from tinygrad_cuda.nn.functional.linears import dropout, linear
@@ -37,23 +40,51 @@ def _causal(queries: int, keys: int, like: Tensor) -> Tensor:
 def _has_kernels(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> bool:
-    """Whether one op attends without the matrix of weights: of half types and float32, on a GPU."""
+    """Whether one op attends without the matrix of weights; `TGC_DEBUG=3` prints why not."""
+    reason = _refusal(query, key, value, mask, causal)
+    if reason and settings.debug >= 3 and query.device.kind != "cpu":
+        line = describe_site(current_site())
+        _print_once(f"attention by products and softmax: {line}: {reason}")
+    return not reason
+
+
+@lru_cache(maxsize=1024)
+def _print_once(text: str) -> None:
+    """A loop passes the same line with the same reason in every step."""
+    print(text, file=sys.stderr)
+
+
+def _refusal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> str:
+    """Why products and a softmax attend instead of one op; empty where the op does."""
     kind, dtype = query.device.kind, query.dtype
-    if kind == "cpu" or not dtype is key.dtype is value.dtype:
-        return False
+    if kind == "cpu":
+        return "cpu has no kernels"
+    if not dtype is key.dtype is value.dtype:
+        return f"dtypes {dtype.name}, {key.dtype.name} and {value.dtype.name}"
     if not (dtype.is_half or dtype is float32):
-        return False
+        return f"{dtype.name} has no kernels"
     exact = dtype is float32 and settings.matmul_precision not in SPLIT
     if exact and not _worth_float_units(query, key, causal):
-        return False
-    if query.shape[-1] not in WIDTHS or value.shape[-1] not in WIDTHS:
-        return False
+        precision = f"float32 at {settings.matmul_precision!r} has no matrix units"
+        return (
+            f"{precision}, and without them one op is as quick for long causal rows on cuda alone"
+        )
+    for width in (query.shape[-1], value.shape[-1]):
+        if width not in WIDTHS:
+            return f"heads of {width}, not of a multiple of 16 from {WIDTHS[0]} to {WIDTHS[-1]}"
     if 0 in (*query.shape, *key.shape):
-        return False
-    if mask is None:
-        return True
-    fits = mask.ndim <= max(query.ndim, key.ndim, value.ndim)
-    return fits and (mask.dtype is bool_ or (mask.dtype is dtype and not mask.requires_grad))
+        return "a dimension of size 0"
+    return "" if mask is None else _mask_refusal(query, key, value, mask)
+
+
+def _mask_refusal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> str:
+    if mask.ndim > max(query.ndim, key.ndim, value.ndim):
+        return "the mask has more dimensions than the operands"
+    if mask.dtype is bool_:
+        return ""
+    if mask.dtype is not query.dtype:
+        return f"a mask of {mask.dtype.name} beside {query.dtype.name}"
+    return "the mask requires grad" if mask.requires_grad else ""
 
 
 def _worth_float_units(query: Tensor, key: Tensor, causal: bool) -> bool:
