@@ -132,7 +132,10 @@ class profile:
     ) -> str:
         """A row for each event, as text; its arguments are those of `EventList.table`."""
         recorded = self._finished()
-        rows = EventList(rows_of(recorded.events()), "event", recorded.notes())
+        rows = EventList(
+            rows_of(recorded.events()), "event", recorded.notes(),
+            with_flops=recorded.with_flops, profile_memory=recorded.profile_memory,
+        )  # fmt: skip
         return rows.table(
             sort_by, row_limit, max_src_column_width, max_name_column_width,
             max_shapes_column_width, header, top_level_events_only,

@@ -26,6 +26,8 @@ def test_a_block(tmp_path: Path) -> None:
     assert p.total_average().self_cpu_memory_usage == y.nbytes
     assert {"exp", "mine"} <= {event.name for event in p.function_events}
     assert p.table(sort_by="cpu_time").count("exp") == str(p).count("exp") >= 2
+    row = p.table(sort_by="self_cpu_memory_usage", row_limit=1)
+    assert "Self CPU Mem" in row and "3.91 KB" in row
     p.export_chrome_trace(tmp_path / "trace.json")
     p.export_stacks(tmp_path / "stacks.txt")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +129,86 @@ def test_all_groupings_have_the_sum_that_the_timeline_has(device: str) -> None:
     for name in ("cpu_memory_usage", "device_memory_usage"):
         assert getattr(whole, name) == sum(getattr(row, name) for row in inner)
         assert getattr(whole, f"self_{name}") == 0
+
+
+def own_of(event: Any, device: str) -> int:
+    own, other = event.self_cpu_memory_usage, event.self_device_memory_usage
+    assert (event.cpu_memory_usage, event.device_memory_usage) == (own, other)
+    assert event.cuda_memory_usage == event.self_cuda_memory_usage == other
+    own, other = (own, other) if device == "cpu" else (other, own)
+    assert not other
+    return int(own)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_single_events_have_what_their_kernel_took(device: str) -> None:
+    """Also where a plan runs twice; what goes at the end is an event of its own, as in PyTorch."""
+    x, long = ones(1000, device=device), ones(300, 300, device=device)
+
+    def once() -> list[tc.Tensor]:
+        made = [(long @ long).sum(), x.exp() + 1]
+        tc.realize(*made)
+        return made
+
+    once()
+    p, results = profiled(lambda: [*once(), *once()])
+    events = p.events()
+    assert sum(own_of(event, device) for event in events) == sum(y.nbytes for y in results)
+    kernels = [own_of(event, device) for event in events if event.kind == "kernel"]
+    assert kernels[: len(kernels) // 2] == kernels[len(kernels) // 2 :]
+    by_kernel = {}
+    for event in events:
+        if event.kind in ("kernel", "memory"):
+            by_kernel[event.name] = by_kernel.get(event.name, 0) + own_of(event, device)
+    assert {k: v for k, v in usage(p.key_averages(by="kernel"), device).items() if v} == {
+        k: v for k, v in by_kernel.items() if v
+    }
+    p, _ = profiled(lambda: x.exp().sum())
+    others = [event for event in p.events() if event.kind == "memory"]
+    assert [event.name for event in others] == ["[memory]"] * (device == "cpu")
+    if device == "cpu":
+        assert own_of(others[0], device) <= -x.nbytes + 4
+        last = max(event.time_range.end for event in p.events() if event.kind == "kernel")
+        assert others[0].time_range == (last, last)
+    with profile() as plain:
+        x.exp().numpy()
+    assert all(own_of(event, device) == 0 for event in plain.events())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_trace_has_each_value_that_is_taken_and_let_go(device: str, tmp_path: Path) -> None:
+    """Instants by PyTorch's names beside the kernels, with a running sum, the op and its line."""
+    long = ones(300, 300, device=device)
+    p, y = profiled(lambda: (long.exp() @ long).sum(), with_stack=True)
+    p.export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    instants = [event for event in events if event["name"] == "[memory]"]
+    assert {(e["ph"], e["s"], e["cat"]) for e in instants} == {("i", "t", "cpu_instant_event")}
+    sizes = [e["args"]["Bytes"] for e in instants]
+    assert [e["args"]["Total Allocated"] for e in instants] == list(accumulate(sizes))
+    assert sum(sizes) == y.nbytes
+    assert {(e["args"]["Device Type"], e["args"]["Device Id"]) for e in instants} == {
+        (0, -1) if device == "cpu" else (1, 0)
+    }
+    made = next(e for e in instants if e["args"].get("op") == "exp")
+    assert made["args"]["Bytes"] == long.nbytes and "long.exp() @ long" in made["args"]["line"]
+    kernels = {e["ts"]: e for e in events if e.get("cat") == "kernel"}
+    assert "exp" in kernels[made["ts"]]["args"]["ops"]
+    assert made["pid"] == kernels[made["ts"]]["pid"]
+    gone = next(e for e in instants if e["args"]["Bytes"] == -long.nbytes)
+    assert any(gone["ts"] == pytest.approx(k["ts"] + k["dur"]) for k in kernels.values())
+    with profile() as plain:
+        long.exp().numpy()
+    plain.export_chrome_trace(tmp_path / "trace.json")
+    assert "[memory]" not in (tmp_path / "trace.json").read_text()
+
+
+def test_memory_without_noted_kernels() -> None:
+    """Only the host is noted: what a plan of another device takes has no kernel to stand with."""
+    x = ones(1000, device="emu")
+    p, y = profiled(lambda: x.exp(), activities=[tc.profiler.ProfilerActivity.CPU])
+    (event,) = [event for event in p.events() if own_of(event, "emu")]
+    assert (event.kind, own_of(event, "emu")) == ("memory", y.nbytes)
 
 
 def held(plan: PlanMemory) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.errors import ArgumentError, Site
-from tinygrad_cuda.utils.profiling.memory_changes import RunChanges
+from tinygrad_cuda.utils.profiling.events import MEMORY
+from tinygrad_cuda.utils.profiling.memory_changes import RunChanges, works_of
 from tinygrad_cuda.utils.profiling.pictures import RooflinePoint
 from tinygrad_cuda.utils.profiling.work import KernelWork, Origin, Works
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tinygrad_cuda.utils.profiling.roofline import MeasuredRoof
 
 GROUPS = ("op", "kernel", "module", "line", "phase")
-MEMORY = "[memory]"  # the row of what is let go outside of an op, by PyTorch's name
 _MICRO = 1e-3  # microseconds in a nanosecond
 
 
@@ -354,6 +353,8 @@ def rows_of(events: Iterable[FunctionEvent]) -> Iterator[FunctionEventAvg]:
         row.self_cpu_time_total = event.self_cpu_time_total
         row.device_time_total = row.self_device_time_total = event.self_device_time_total
         row.input_shapes = str(event.input_shapes) if event.input_shapes else ""
+        row.add_memory(True, event.self_cpu_memory_usage)
+        row.add_memory(False, event.self_device_memory_usage)
         yield row
 
 
@@ -479,10 +480,11 @@ class Averages:
         changes = RunChanges()
         for run in self.recorder.programs:
             on_cpu = run.executable.program.device.kind == "cpu"
-            works = self._works_of(run.executable) if group == "kernel" else []
+            works = works_of(run.executable) if group == "kernel" else []
             for kernel, node, nbytes in changes.of(run):
                 if group == "kernel" and kernel >= 0:
-                    row = self.row(works[kernel].name, works[kernel].shape)
+                    work = self.works.of(works[kernel])
+                    row = self.row(work.name, work.shape)
                 elif group == "kernel" or node is None:
                     row = self.row(MEMORY)
                 else:
@@ -490,15 +492,6 @@ class Averages:
                     for around in self._around(group, self.works.origin(node)):
                         around.add_memory(on_cpu, nbytes, own=False)
                 row.add_memory(on_cpu, nbytes)
-
-    def _works_of(self, executable: Any) -> list[KernelWork]:
-        """The launch, or the NumPy step, of each number of a kernel."""
-        if not isinstance(executable, LoweredExecutable):
-            return [self.works.of(nodes) for nodes in executable.lowered.members if nodes]
-        launches = {
-            stage.kernel: launch for launch in executable.launches for stage in launch.stages
-        }
-        return [self.works.of(launches[kernel]) for kernel in executable.schedule.kernels]
 
     def _least(self, run: KernelRun, work: KernelWork) -> float:
         """Microseconds that a kernel takes at least; 0 where there is no roof."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import Site
+from tinygrad_cuda.utils.profiling.events import MEMORY
+from tinygrad_cuda.utils.profiling.memory_changes import timed_changes
 
 if TYPE_CHECKING:
     from tinygrad_cuda.utils.profiling.recorder import KernelRun, ProfileRecorder
@@ -41,9 +43,13 @@ def trace(recorder: ProfileRecorder, works: Works, metadata: dict[str, Any]) -> 
         )
     lanes: dict[str, int] = {}
     free: dict[tuple[int, int], float] = {}
+    kernels: list[dict[str, Any]] = []
     for number, run in enumerate(recorder.kernels):
         lane = lanes.setdefault(str(run.device), process + 1 + len(lanes))
-        events += _kernel(run, works, process, lane, number, free)
+        kernel, *launched = _kernel(run, works, process, lane, number, free)
+        kernels.append(kernel)
+        events += launched
+    events += [*kernels, *_memory(recorder, works, kernels, process)]
     for name, lane in lanes.items():
         events.append(_named("process_name", lane, 0, f"device {name}"))
         events.append(_named("thread_name", lane, 0, "kernels"))
@@ -113,6 +119,40 @@ def _kernel(
         arrow = {"name": "ac2g", "cat": "ac2g", "id": number}
         events.append({**arrow, "ph": "s", "pid": process, "tid": thread, "ts": run.start * _MICRO})
         events.append({**arrow, "ph": "f", "bp": "e", "pid": lane, "tid": 0, "ts": start * _MICRO})
+    return events
+
+
+def _memory(
+    recorder: ProfileRecorder, works: Works, kernels: list[dict[str, Any]], process: int
+) -> list[dict[str, Any]]:
+    """An instant for each value that a kernel took or let go, by PyTorch's names, in their order.
+
+    A value is taken when its kernel begins, and let go when it ends.
+    """
+    events: list[dict[str, Any]] = []
+    for device, number, after, start, change in timed_changes(recorder):
+        noted = number if number >= 0 else after
+        kernel = kernels[noted] if noted >= 0 else None
+        at = start * _MICRO if kernel is None else kernel["ts"]
+        if kernel is not None and (number < 0 or change.nbytes < 0):
+            at += kernel["dur"]
+        on_cpu = device.kind == "cpu"
+        arguments: dict[str, Any] = {
+            "Bytes": change.nbytes, "Device Type": int(not on_cpu),
+            "Device Id": -1 if on_cpu else device.index, "device": str(device),
+        }  # fmt: skip
+        if change.node is not None:
+            arguments |= {"op": change.node.op.name, "line": works.origin(change.node).line}
+        lane = process if kernel is None else kernel["pid"]
+        instant = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": MEMORY}
+        events.append({**instant, "pid": lane, "tid": 0, "ts": at, "args": arguments})
+    events.sort(key=lambda event: float(event["ts"]))
+    totals: dict[str, int] = {}
+    for event in events:
+        arguments = event["args"]
+        device_name = arguments["device"]
+        totals[device_name] = totals.get(device_name, 0) + arguments["Bytes"]
+        arguments["Total Allocated"] = totals[device_name]
     return events
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,11 +10,13 @@ from tinygrad_cuda.core.errors import Site
 from tinygrad_cuda.core.observer import DTOH, HTOD
 from tinygrad_cuda.graph.node import LeafOp, Node, Op, SameSpecOp
 from tinygrad_cuda.tensors import base, math, promotion
+from tinygrad_cuda.utils.profiling.memory_changes import timed_changes
 
 if TYPE_CHECKING:
     from tinygrad_cuda.utils.profiling.recorder import HostSpan, KernelRun, ProfileRecorder
     from tinygrad_cuda.utils.profiling.work import Works
 
+MEMORY = "[memory]"  # what is let go outside of an op, by PyTorch's name
 _MICRO = 1e-3  # microseconds in a nanosecond
 # What records an op: the methods of its class, and the functions that do without a call of them.
 RECORDING: tuple[tuple[Any, str], ...] = (
@@ -35,18 +37,20 @@ class Interval(NamedTuple):
 
 
 class FunctionEvent:
-    """One event: work of the host, or a kernel.
+    """One event: work of the host, a kernel, or ``[memory]`` that goes when a plan has run.
 
     Attributes:
         name: of the op, range, Module, copy or kernel.
         kind: ``op`` (recorded by the host), ``record``, ``module``, ``plan``, ``run``, ``copy``,
-            ``user`` or ``kernel``.
+            ``user``, ``kernel`` or ``memory``.
         device: where; ``cpu`` of the host's work.
         thread: of the host's work.
         time_range: when.
         cpu_time_total, self_cpu_time_total: microseconds of the host.
         device_time_total, self_device_time_total: microseconds of a kernel.
         flops, nbytes: of a kernel by the model of cost; of a copy its bytes.
+        self_cpu_memory_usage, self_device_memory_usage: bytes that a kernel took, less those that
+            it let go, where memory was noted: of NumPy's steps, and of other devices' kernels.
         input_shapes: of a recorded op's operands.
         stack: what the event is in, outermost first: ranges, Modules, and the user's line where
             lines were recorded.
@@ -60,6 +64,7 @@ class FunctionEvent:
         self.cpu_time_total = self.self_cpu_time_total = 0.0
         self.device_time_total = self.self_device_time_total = 0.0
         self.flops = self.nbytes = 0
+        self.self_cpu_memory_usage = self.self_device_memory_usage = 0
         self.input_shapes: list[list[int]] = []
         self.stack: list[str] = []
 
@@ -67,6 +72,25 @@ class FunctionEvent:
     def key(self) -> str:
         """The name, by which `key_averages` groups."""
         return self.name
+
+    @property
+    def cpu_memory_usage(self) -> int:
+        """`self_cpu_memory_usage`: the memory of what an event records is that of kernels."""
+        return self.self_cpu_memory_usage
+
+    @property
+    def device_memory_usage(self) -> int:
+        """`self_device_memory_usage`."""
+        return self.self_device_memory_usage
+
+    cuda_memory_usage = self_cuda_memory_usage = device_memory_usage
+
+    def add_memory(self, nbytes: int) -> None:
+        """Adds what it took, or let go, on its device."""
+        if self.device == "cpu":
+            self.self_cpu_memory_usage += nbytes
+        else:
+            self.self_device_memory_usage += nbytes
 
     @property
     def is_user_annotation(self) -> bool:
@@ -87,7 +111,8 @@ def events(recorder: ProfileRecorder, works: Works) -> list[FunctionEvent]:
     made = [_of_host(span, began) for span in recorder.spans]
     for event, outer in zip(made, _enclosing(recorder.spans)):
         event.stack[:0] = [span.name for span in outer]
-    made += [_of_kernel(run, works, began) for run in recorder.kernels]
+    kernels = [_of_kernel(run, works, began) for run in recorder.kernels]
+    made += [*kernels, *_of_memory(recorder, kernels, began)]
     return sorted(made, key=lambda event: event.time_range.start)
 
 
@@ -112,6 +137,23 @@ def _of_kernel(run: KernelRun, works: Works, began: int) -> FunctionEvent:
     lines = (works.origin(node).line for node in work.nodes)
     event.stack = list(dict.fromkeys(line for line in lines if line))
     return event
+
+
+def _of_memory(
+    recorder: ProfileRecorder, kernels: list[FunctionEvent], began: int
+) -> Iterable[FunctionEvent]:
+    """Adds to each kernel what it took and let go; of what was none's an event for each run."""
+    others: dict[tuple[str, int], FunctionEvent] = {}
+    for device, number, after, start, change in timed_changes(recorder):
+        if number >= 0:
+            kernels[number].add_memory(change.nbytes)
+            continue
+        if (str(device), start) not in others:
+            at = kernels[after].time_range.end if after >= 0 else _interval(start - began, 0).end
+            event = FunctionEvent(MEMORY, "memory", str(device), Interval(at, at))
+            others[str(device), start] = event
+        others[str(device), start].add_memory(change.nbytes)
+    return others.values()
 
 
 def _interval(start: float, nanoseconds: float) -> Interval:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
+from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.observer import MemoryChange
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.peak_memory import lifetimes
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.utils.profiling.recorder import PlanRun
+    from tinygrad_cuda.utils.profiling.recorder import PlanRun, ProfileRecorder
 
 BEFORE, TAKEN, AFTER = range(3)  # within a kernel: what it stores over, its results, its operands
 
@@ -77,6 +79,60 @@ class RunChanges:
         if id(executable) not in self._planned:
             self._planned[id(executable)] = executable, planned_changes(executable)
         return self._planned[id(executable)][1]
+
+
+def works_of(executable: Any) -> list[Any]:
+    """The launch, or the nodes of the NumPy step, of each number of a kernel."""
+    if not isinstance(executable, LoweredExecutable):
+        return [nodes for nodes in executable.lowered.members if nodes]
+    launches = {stage.kernel: launch for launch in executable.launches for stage in launch.stages}
+    return [launches[kernel] for kernel in executable.schedule.kernels]
+
+
+class TimedChange(NamedTuple):
+    """What a kernel of a recording took or let go.
+
+    Attributes:
+        device: where.
+        run: the number of the noted kernel; -1 where none was, and at the end of a plan's run.
+        after: of those the number of the last noted kernel of that run; -1 if there is none.
+        start: when that run began, in nanoseconds.
+        change: what it took or let go.
+    """
+
+    device: Device
+    run: int
+    after: int
+    start: int
+    change: MemoryChange
+
+
+def timed_changes(recorder: ProfileRecorder) -> Iterator[TimedChange]:
+    """The changes of all runs of a recording, each with the noted kernel that made it.
+
+    A kernel belongs to the first run of its plan that has none for it yet: kernels that CUPTI times
+    are noted at the end.
+    """
+    noted: dict[Any, deque[int]] = defaultdict(deque)
+    for number, kernel in enumerate(recorder.kernels):
+        noted[kernel.device, _identity(kernel.work)].append(number)
+    changes = RunChanges()
+    for run in recorder.programs:
+        device = run.executable.program.device
+        works = works_of(run.executable)
+        own: dict[Any, int] = {}
+        for key in dict.fromkeys(map(_identity, works)):
+            waiting = noted[device, key]
+            own[key] = waiting.popleft() if waiting else -1
+        last = max(own.values(), default=-1)
+        for change in changes.of(run):
+            number = own[_identity(works[change.kernel])] if change.kernel >= 0 else -1
+            yield TimedChange(device, number, last, run.start, change)
+
+
+def _identity(work: Any) -> Any:
+    """What a launch has in common with its runs: its name; a NumPy step's nodes are one object."""
+    return id(work) if isinstance(work, tuple | list) else getattr(work, "name", work)
 
 
 def most(changes: Sequence[MemoryChange]) -> int:
