@@ -23,6 +23,28 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CHAPTERS = sorted((DOCS / "architecture").glob("*.md"))
 ON_FILES = [DOCS / "architecture.md", *CHAPTERS, DOCS / "glossary.md"]
+# Of a page with sessions: how many blocks of code and examples there are at least.
+SESSIONS = {
+    "compiled_when.md": (3, 14),
+    "first_model.md": (6, 22),
+    "from_pytorch.md": (4, 12),
+    "nan.md": (5, 11),
+    "on_a_gpu.md": (5, 12),
+    "exchange.md": (4, 14),
+    "gradients.md": (10, 45),
+    "kernels.md": (11, 32),
+    "looking_inside.md": (9, 24),
+    "onnx.md": (3, 20),
+    "training.md": (6, 30),
+    "transforms.md": (8, 30),
+    "complex.md": (8, 30),
+    "architecture/graph.md": (2, 6),
+    "architecture/engine.md": (1, 5),
+    "architecture/lowering.md": (1, 3),
+    "profiling.md": (10, 43),
+    "matmul.md": (1, 4),
+}
+PROGRAMS = {"data.md": 2, "compatibility.md": 1}  # blocks of pages with programs
 
 
 def files_of(text: str) -> list[str]:
@@ -30,29 +52,10 @@ def files_of(text: str) -> list[str]:
     return re.findall(r"(?<![\w/.])[\w/]+\.(?:py|cuh|h)\b", text)
 
 
-@pytest.mark.parametrize(
-    ("page", "blocks", "examples"),
-    [
-        ("compiled_when.md", 3, 14),
-        ("first_model.md", 6, 22),
-        ("from_pytorch.md", 4, 12),
-        ("nan.md", 5, 11),
-        ("on_a_gpu.md", 5, 12),
-        ("exchange.md", 4, 14),
-        ("gradients.md", 10, 45),
-        ("kernels.md", 11, 32),
-        ("looking_inside.md", 9, 24),
-        ("onnx.md", 3, 20),
-        ("training.md", 6, 30),
-        ("transforms.md", 8, 30),
-        ("complex.md", 8, 30),
-        ("architecture/graph.md", 2, 6),
-        ("architecture/engine.md", 1, 5),
-        ("architecture/lowering.md", 1, 3),
-    ],
-)
-def test_every_block_of_code(page: str, blocks: int, examples: int) -> None:
+@pytest.mark.parametrize("page", SESSIONS)
+def test_every_block_of_code(page: str) -> None:
     """All blocks are one session, from the first to the last."""
+    blocks, examples = SESSIONS[page]
     path = DOCS / page
     text = path.read_text(encoding="utf-8")
     # Lines outside of blocks are emptied, so that a failure names the line of the page.
@@ -102,14 +105,25 @@ def test_the_notebook(
         pyplot.close("all")
 
 
-def test_the_blocks_of_the_page_on_data() -> None:
-    """Programs rather than sessions: what they assert holds."""
-    text = (DOCS / "data.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_the_blocks_of_pages_with_programs(page: str) -> None:
+    """What they assert holds."""
+    text = (DOCS / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 2
+    assert len(blocks) >= PROGRAMS[page]
     names: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, "data.md", "exec"), names)
+        exec(compile(block, page, "exec"), names)
+
+
+def test_no_page_with_code_is_left_out() -> None:
+    """The page on profiling was: its ten blocks were run by nobody."""
+    pages = {
+        page.relative_to(DOCS).as_posix()
+        for page in DOCS.rglob("*.md")
+        if re.search(r"^```(python|pycon|py)\b", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert pages == {*SESSIONS, *PROGRAMS}
 
 
 @pytest.mark.parametrize("page", ON_FILES, ids=lambda page: page.stem)
