@@ -15,12 +15,14 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.backend.cpu import backend as cpu_backend
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.observer import Scopes, watched
 from tinygrad_cuda.profiler import profile, record_function, schedule
-from tinygrad_cuda.utils.profiling import recorder
-from tinygrad_cuda.utils.profiling.averages import time_text
+from tinygrad_cuda.utils.profiling import chrome_trace, recorder
+from tinygrad_cuda.utils.profiling.averages import FunctionEventAvg, time_text
 from tinygrad_cuda.utils.profiling.events import RECORDING
+from tinygrad_cuda.utils.profiling.work import Works
 
 DEVICES = ("cpu", "emu")
 
@@ -424,6 +426,79 @@ def test_table() -> None:
     assert "[[8, 64], [64, 64]]" in averages.table(row_limit=-1)
     with pytest.raises(ArgumentError, match="unknown order"):
         averages.table(sort_by="speed")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_column_of_a_table(device: str) -> None:
+    """Host beside device, forward beside backward, rates: the cells are what the rows say."""
+    step = training(device)
+    with profile(with_modules=True, with_stack=True) as p:
+        step()
+    for by in ("op", "module"):
+        averages = p.key_averages(by=by)
+        whole = averages.total_average()
+        titles, *rows = cells(averages.table(row_limit=-1))
+        assert len(rows) == len(averages)
+        for row, texts in zip(averages, rows):
+            assert dict(zip(titles, texts, strict=True)) == {
+                "Name": row.key,
+                "Self CPU %": percent(row.self_cpu_time_total, whole.self_cpu_time_total),
+                "Self CPU": time_text(row.self_cpu_time_total),
+                "CPU total": time_text(row.cpu_time_total),
+                "CPU time avg": time_text(row.cpu_time),
+                "Self device": time_text(row.self_device_time_total),
+                "Self device %": percent(row.self_device_time_total, whole.self_device_time_total),
+                "Device total": time_text(row.device_time_total),
+                **({} if by == "op" else {
+                    "Forward": time_text(row.forward_time),
+                    "Backward": time_text(row.backward_time),
+                }),
+                "# of Calls": str(row.count),
+                "GFLOP/s": f"{row.gflops_per_second:.3g}" if row.flops else "--",
+                "GB/s": rate(row.nbytes, row.self_device_time_total),
+                "% of roof": "no roof",
+            }, row.key  # fmt: skip
+
+
+def cells(table: str) -> list[list[str]]:
+    """The texts of a table's titles and rows."""
+    first, titles, _, *rest = table.splitlines()
+    widths = [len(rule) for rule in first.split("  ")]
+    starts = [sum(widths[:k]) + 2 * k for k in range(len(widths))]
+    rows = rest[: rest.index(first)]
+    return [
+        [line[start : start + width].strip() for start, width in zip(starts, widths)]
+        for line in (titles, *rows)
+    ]
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.2f}%"
+
+
+def rate(nbytes: float, microseconds: float) -> str:
+    return f"{nbytes / microseconds / 1e3:.3g}" if nbytes and microseconds else "--"
+
+
+def test_rates_are_work_by_time() -> None:
+    """10^9 FLOPs and bytes for each second of the device."""
+    row = FunctionEventAvg("map")
+    assert row.gflops_per_second == row.gbytes_per_second == 0
+    row.flops, row.nbytes, row.self_device_time_total = 6e6, 3e6, 2.0  # microseconds
+    assert (row.gflops_per_second, row.gbytes_per_second) == (3000, 1500)
+
+
+def test_kernels_of_a_lane_stand_behind_each_other() -> None:
+    """Of events lengths alone are known: a kernel begins when the one before has ended."""
+    notes = recorder.ProfileRecorder(False, False)
+    work = [tc.ones(3, device="cpu").exp().node]
+    for start in (1000, 2000, 9000):  # nanoseconds of the host
+        run = recorder.KernelRun(as_device("emu"), work, start, start + 10, 5000.0, "events")
+        notes.kernels.append(run)
+    content = chrome_trace.trace(notes, Works(), {})
+    kernels = [event for event in content["traceEvents"] if event.get("cat") == "kernel"]
+    assert [(k["ts"], k["dur"]) for k in kernels] == [(1, 5), (6, 5), (11, 5)]
+    assert len({(k["pid"], k["tid"]) for k in kernels}) == 1
 
 
 def test_what_was_not_recorded_is_refused() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import tinygrad_cuda as tc
-from tests.pretended_gpu import pretended_gpu
+from tests.pretended_gpu import MEMORY, pretended_gpu
 from tinygrad_cuda import nn
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import cupti
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
@@ -22,6 +23,7 @@ from tinygrad_cuda.cuda import nvtx
 from tinygrad_cuda.profiler import MeasuredRoof, emit_nvtx, profile, schedule
 from tinygrad_cuda.utils.profiling import roofline as roofs
 from tinygrad_cuda.utils.profiling import session
+from tinygrad_cuda.utils.profiling.averages import limit_of, roofline_points
 from tinygrad_cuda.utils.profiling.recorder import ProfileRecorder
 
 ROOF = MeasuredRoof("pretended", 1e12, 1e13, 1e14)
@@ -174,6 +176,64 @@ def test_share_of_the_roof_and_what_limits(gpu: None, tmp_path: Path) -> None:
         p.export_roofline(tmp_path / "roof.txt")
 
 
+@pytest.mark.parametrize(
+    ("flops", "nbytes", "microseconds", "limit"),
+    [
+        (1e9, 1e6, 150.0, "arithmetic"),  # 100 us of products, 1 us of memory
+        (1e6, 1e9, 1500.0, "memory"),
+        (1e9, 1e8, 150.0, "memory"),  # as long each
+        (1e3, 1e3, 2.0, "launch"),
+        (2.4e7, 1e3, 2.9, "arithmetic"),  # short, and near its roof
+    ],
+)
+def test_what_limits_a_kernel(flops: float, nbytes: float, microseconds: float, limit: str) -> None:
+    """What takes longer of its roof; the launch of what is hardly longer than that."""
+    work: Any = SimpleNamespace(flops=flops, nbytes=nbytes, half=False)
+    assert limit_of(work, microseconds, ROOF) == limit
+    assert limit_of(work, microseconds, None) == "--"
+
+
+def test_half_types_have_a_roof_of_their_own() -> None:
+    work: Any = SimpleNamespace(flops=1e9, nbytes=5e7, half=True)
+    assert limit_of(work, 150.0, ROOF) == "memory"  # 10 us of products, 50 of memory
+    assert ROOF.least_seconds(work) == pytest.approx(5e-5)
+
+
+def test_a_column_says_what_limits(gpu: None) -> None:
+    a = tc.rand(64, 64, device="cuda")
+    a.numpy()
+    with profile() as p:
+        (a @ a).exp().sum().numpy()
+    averages = p.key_averages(by="kernel")
+    lines = averages.table(row_limit=-1).splitlines()
+    assert lines[1].endswith("% of roof  Limited by")
+    for row, line in zip(averages, lines[3:]):
+        assert row.share_of_roof is not None
+        assert line.endswith(row.limit) and line.split()[-2] == f"{100 * row.share_of_roof:.1f}%"
+    assert "Limited by" not in p.key_averages().table()
+
+
+def test_points_of_the_roofline(gpu: None) -> None:
+    """One for each kernel, however often it ran: intensity, rate and share; the longest first."""
+    a = tc.rand(64, 64, device="cuda")
+    a.numpy()
+    with profile() as p:
+        for _ in range(3):
+            (a @ a).numpy()
+        (a.sum(1) + 1).numpy()
+    points = roofline_points(p.recorder.kernels, p.works)
+    rows = {f"{row.key} {row.input_shapes}": row for row in p.key_averages(by="kernel")}
+    assert {point.name for point in points} == {key for key, row in rows.items() if row.flops}
+    assert len(points) >= 2
+    whole = sum(rows[point.name].self_device_time_total for point in points)
+    for point in points:
+        row = rows[point.name]
+        assert point.intensity == pytest.approx(row.flops / row.nbytes)
+        assert point.rate == pytest.approx(1e9 * row.gflops_per_second)
+        assert point.share == pytest.approx(row.self_device_time_total / whole)
+    assert [p.share for p in points] == sorted((p.share for p in points), reverse=True)
+
+
 def test_without_a_gpu_there_is_no_roof(tmp_path: Path) -> None:
     a = tc.rand(8, 8, device="cpu")
     with profile() as p:
@@ -205,6 +265,28 @@ def test_the_roof_is_measured_once_and_remembered(
     assert roofs.roof_of(as_device("emu")) is None
 
 
+def test_a_gpu_is_measured_at_first_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """This GPU: once in a process, and in the next one read from its file."""
+    monkeypatch.setattr(settings, "cache_dir", tmp_path)
+    monkeypatch.setattr(settings, "cache", True)
+    calls: list[str] = []
+    measure = roofs.measure
+
+    def small(device: Any, name: str, nbytes: int, side: int) -> MeasuredRoof:
+        calls.append(name)
+        return measure(device, name, 1 << 12, 16)
+
+    monkeypatch.setattr(roofs, "measure", small)
+    monkeypatch.setattr(roofs, "_measured", {})
+    with pretended_gpu():
+        name = registry.get(as_device("cuda")).target.name  # type: ignore[union-attr]
+        found = roofs.roof_of(as_device("cuda"))
+        assert found is not None and roofs.roof_of(as_device("cuda")) is found
+        assert (calls, found.device) == ([name], name)
+        roofs._measured.clear()
+        assert roofs.roof_of(as_device("cuda")) == found and calls == [name]
+
+
 def test_events(gpu: None) -> None:
     """`record` has what is pending launched and waits for nothing; the GPU's clock counts."""
     start, end = (tc.cuda.Event(enable_timing=True) for _ in range(2))
@@ -215,6 +297,7 @@ def test_events(gpu: None) -> None:
     start.record()
     y = x @ x
     end.record()
+    assert y.node.storage is not None  # launched, not waited for
     assert not end.query()
     end.synchronize()
     assert end.query()
@@ -237,9 +320,53 @@ def test_memory_figures(gpu: None) -> None:
     assert stats["allocated_bytes.all.peak"] >= stats["allocated_bytes.all.current"]
     assert stats["reserved_bytes.all.current"] == tc.cuda.memory_reserved()
     assert f"{tc.cuda.memory_allocated():,}" in tc.cuda.memory_summary()
+    rows = {line[:28].strip(): line for line in tc.cuda.memory_summary().splitlines()}
+    inside, peak = tc.cuda.memory_allocated(), tc.cuda.max_memory_allocated()
+    for row, nbytes in {
+        "in use by tensors and plans": inside, "the most at once": peak,
+        "held by the pool": tc.cuda.memory_reserved(),
+        "held and not in use": tc.cuda.memory_reserved() - inside,
+    }.items():  # fmt: skip
+        assert f" {nbytes:,} bytes" in rows[row], row
+    free, total = tc.cuda.mem_get_info()
+    assert total == MEMORY and total - free >= 1 << 20
     del x
+    assert tc.cuda.memory_allocated() < peak == tc.cuda.max_memory_allocated()
     tc.cuda.reset_peak_memory_stats()
     assert tc.cuda.max_memory_allocated() == tc.cuda.memory_allocated()
+    large = tc.zeros(1 << 24).numpy()
+    y = tc.tensor(large).to("cuda")
+    tc.realize(y)
+    del y
+    idle, (free, _) = tc.cuda.memory_reserved(), tc.cuda.mem_get_info()
+    tc.cuda.empty_cache()
+    assert tc.cuda.memory_reserved() <= idle - large.nbytes
+    assert tc.cuda.mem_get_info()[0] >= free + large.nbytes
+
+
+def test_what_a_gpu_is(gpu: None) -> None:
+    """By PyTorch's names: of a number, a name, a device, or of the current one."""
+    for device in (None, 0, "cuda", as_device("cuda")):
+        properties = tc.cuda.get_device_properties(device)
+        assert properties.name == tc.cuda.get_device_name(device) == "Pretended GPU"
+        assert (properties.major, properties.minor) == (9, 0)
+        assert properties.total_memory == MEMORY
+        assert properties.multi_processor_count == 1
+        assert properties.max_threads_per_multi_processor == 2048
+        assert properties.L2_cache_size == 50 << 20
+    assert "total_memory=1024MB" in repr(tc.cuda.get_device_properties())
+    with pytest.raises(tc.DeviceError):
+        tc.cuda.get_device_properties(7)
+
+
+def test_copies_of_a_gpu_are_noted(gpu: None) -> None:
+    x = tc.tensor([1.0] * 100)
+    with profile() as p:
+        (x.to("cuda") * 2).numpy()
+    averages = p.key_averages()
+    nbytes = {row.key: row.nbytes for row in averages if row.key.startswith("Memcpy")}
+    assert nbytes["Memcpy HtoD"] >= 400 and nbytes["Memcpy DtoH"] == 400
+    assert min(averages.device_times) > 0
 
 
 class Ranges:
