@@ -16,7 +16,7 @@ from tinygrad_cuda.core import dlpack
 
 PRETENDED = {
     "test_capsules_share_and_keep_memory", "test_exported_values_stay", "test_interface",
-    "test_views_and_copies",
+    "test_memory_of_another_library_is_not_written", "test_views_and_copies",
 }  # fmt: skip
 
 
@@ -48,6 +48,18 @@ def test_exported_values_stay(some_gpu: str) -> None:
         assert (x + y).tolist() and (y * 2).tolist() == [2.0] * 4
     y += 5
     assert x.tolist() == [5.0] * 4 and y.tolist() == [6.0] * 4
+
+
+def test_memory_of_another_library_is_not_written(some_gpu: str) -> None:
+    """Each write makes memory of its own, of a Tensor that nobody here shares, too."""
+    x = tc.zeros(4, device=some_gpu) + 1
+    taken = [tc.from_dlpack(x) for _ in range(6)]
+    assert x.tolist() == [1.0] * 4
+    for count, y in enumerate(taken):
+        y += 5
+        assert y.tolist() == [6.0] * 4
+        assert x.tolist() == [1.0] * 4
+        assert all(z.tolist() == [1.0] * 4 for z in taken[count + 1 :])
 
 
 def test_views_and_copies(some_gpu: str) -> None:

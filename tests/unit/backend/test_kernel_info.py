@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.backend.cuda.compiler import Resources
+from tinygrad_cuda.backend.cuda.kernel_info import KernelInfo
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -33,6 +35,25 @@ def test_values_that_are_there_have_no_kernels() -> None:
     x = product("cpu")
     x.numpy()
     assert x.explain().kernels == []
+
+
+def test_numbers_are_the_assemblers_and_the_launchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of a block is what the text declares and what the launch adds; spills count twice."""
+    softmax = tc.rand(64, 300, device="cpu").softmax(1)
+    kernels = [*product("cpu").explain().kernels, *softmax.explain().kernels]
+    assert any(kernel.shared_memory > 0 for kernel in kernels)
+    for kernel in kernels:
+        used = kernel.resources
+        assert (kernel.registers, kernel.spills) == (used.registers, 0)
+        assert kernel.shared_memory == used.shared + kernel.launch.shared
+        expected = kernel.target.occupancy(kernel.threads, used.registers, kernel.shared_memory)
+        assert kernel.occupancy == expected
+    report = Resources(registers=255, stack=96, spill_stores=80, spill_loads=72, shared=512)
+    monkeypatch.setattr(KernelInfo, "resources", report)
+    kernel = kernels[0]
+    assert (kernel.registers, kernel.spills) == (255, 152)
+    assert kernel.shared_memory == 512 + kernel.launch.shared
+    assert kernel.occupancy == Target.h200().occupancy(kernel.threads, 255, kernel.shared_memory)
 
 
 def test_occupancy() -> None:

@@ -118,6 +118,15 @@ def test_five_thousand_nodes_are_quick() -> None:
     assert picture.count("->") == 6 * 1250  # sin, tanh: one; mul, add: two
 
 
+@pytest.mark.parametrize("kind", ["html", "svg"])
+def test_pictures_of_five_thousand_nodes_are_quick(kind: str, tmp_path: Path) -> None:
+    """In less than two seconds of the processor, whoever else uses the machine."""
+    root = wide(5000)
+    start = time.process_time()
+    draw([root], tmp_path / f"graph.{kind}")
+    assert time.process_time() - start < 2
+
+
 def test_dot() -> None:
     """One line a node and an edge; quotes and backslashes are escaped; outputs are bold."""
     graph = nx.DiGraph()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,25 @@ def test_each_node_has_module_phase_and_kernel(graph: Any) -> None:
     assert losses and all(data["module"] == () for data in losses)
 
 
+def test_an_update_by_hand_is_one() -> None:
+    """No optimizer's line says so: what is computed of gradients, and is none, is the update."""
+    weight, x = nn.Parameter(tc.ones(3)), tc.rand(4, 3)
+    tc.realize(weight, x)
+
+    def step() -> None:
+        (x * weight).sum().backward()
+        with tc.no_grad():
+            weight.sub_(0.1 * weight.grad)
+
+    with tc.record_modules(), recorded_plans() as plans:
+        step()
+        weight.tolist()
+    graph = joined(plans[-1:])
+    assert {data["phase"] for data in of(graph, op="sub")} == {"update"}
+    assert [data["phase"] for data in of(graph, op="assign")] == ["update"]
+    assert {data["phase"] for data in of(graph, op="sum")} == {"backward"}
+
+
 def test_a_value_is_one_box(graph: Any) -> None:
     """A weight is read by forward and update, and stands once."""
     weights = [d for _, d in graph.nodes(data=True) if d["label"] == "weight\n(3, 5) float32"]
@@ -180,6 +200,95 @@ def test_pages_need_nothing_and_show_no_address(tmp_path: Path) -> None:
     assert "0x" not in page and " object at " not in page
     for word in ("forward", "backward", "update", "body (Sequential)", "kernels of H200"):
         assert word in page
+
+
+PHASES = {"forward": "#c6dbef", "backward": "#fdd0a2", "update": "#c7e9c0"}
+
+
+def page_data(page: str) -> Any:
+    return json.loads(re.search(r"const DATA = (.*);\n", page)[1])["root"]  # type: ignore[index]
+
+
+def groups_of(root: Any) -> list[Any]:
+    """The groups of a page, outer ones first."""
+    found = [root]
+    for group in found:
+        inside = [child for layer in group["l"] for child in layer if isinstance(child, dict)]
+        found += [child for child in inside if "l" in child]
+    return found
+
+
+def nodes_of(group: Any) -> list[Any]:
+    inside = [c for one in groups_of(group) for layer in one["l"] for c in layer]
+    return [child for child in inside if isinstance(child, dict) and "t" in child]
+
+
+def test_phases_and_kernels_look_different(tmp_path: Path) -> None:
+    """Each phase has a colour, in pages and pictures; kernels are dashed outlines, modules none."""
+    step = training_step()
+    page = tc.draw(step, tmp_path / "step.html").read_text(encoding="utf-8")
+    for name, color in PHASES.items():
+        assert f".phase-{name} {{ --fill: {color}; }}" in page
+    assert ".node, .closed { background: var(--fill, #eef);" in page
+    assert '(item.p ? " phase-" + item.p : "")' in page
+    assert re.search(r"\.kernel \{ border: [\d.]+px dashed", page)
+    groups = groups_of(page_data(page))
+    phases = {group["n"]: group for group in groups if group["k"] == "phase"}
+    assert phases.keys() == PHASES.keys()
+    for name, group in phases.items():
+        assert {node["p"] for node in nodes_of(group)} == {name}
+    kernels = [group for group in groups if group["k"] == "kernel"]
+    assert kernels and all(group["n"].startswith("kernel ") for group in kernels)
+    picture = tc.draw(step, tmp_path / "step.svg").read_text(encoding="utf-8")
+    boxes = re.findall(r"<rect [^>]*>", picture)
+    assert all(sum(f'fill="{color}"' in box for box in boxes) > 5 for color in PHASES.values())
+    dashed = [box for box in boxes if "stroke-dasharray" in box]
+    names = re.findall(r"<text [^>]*>kernel \d+: ", picture)
+    assert len(dashed) == len(names) > 5 and all('fill="none"' in box for box in dashed)
+
+
+def test_groups_of_a_page_open_and_close(tmp_path: Path) -> None:
+    """By a click on their names and by two buttons; of a large graph most are closed at first."""
+    page = tc.draw(training_step(), tmp_path / "step.html").read_text(encoding="utf-8")
+    assert ".closed > .inside { display: none; }" in page
+    assert 'name.onclick = () => { box.classList.toggle("closed"); fill(item); edges(); };' in page
+    assert 'if (item.o) box.classList.add("closed");' in page
+    for button, closed in (("open", "false"), ("close", "true")):
+        assert f'getElementById("{button}").onclick = () => setAll({closed});' in page
+    large = wide_page(tmp_path).read_text(encoding="utf-8")
+    groups = groups_of(page_data(large))
+    closed_ones = [group for group in groups if group.get("o")]
+    assert closed_ones and not any(group["k"] == "picture" for group in closed_ones)
+    assert all(group["c"] == len(nodes_of(group)) > 0 for group in groups)
+    shown, todo = 0, [page_data(large)]
+    while todo:
+        item = todo.pop()
+        shown += 1
+        if not item.get("o"):
+            todo += [c for layer in item.get("l", ()) for c in layer if isinstance(c, dict)]
+    assert shown <= drawing.OPEN_AT_FIRST < len(groups) + len(nodes_of(page_data(large)))
+
+
+def test_a_step_of_five_thousand_nodes_is_drawn_quickly(tmp_path: Path) -> None:
+    """With modules and kernels, in less than two seconds of the processor."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+        def forward(self, x: tc.Tensor) -> tc.Tensor:
+            return x + self.linear(self.norm(x)).tanh()
+
+    model, x = nn.Sequential(*(Block() for _ in range(176))), tc.rand(4, 8)
+    tc.realize(x, *model.parameters())
+    with tc.record_modules():
+        y = model(x)
+    start = time.process_time()
+    page = tc.draw(y, tmp_path / "net.html").read_text(encoding="utf-8")
+    took = time.process_time() - start
+    assert len(nodes_of(page_data(page))) >= 5000
+    assert took < 2
 
 
 def test_pictures(tmp_path: Path) -> None:
