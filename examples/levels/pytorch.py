@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from examples.levels.task import Task, Trained, Unavailable
 
 try:
@@ -31,4 +29,4 @@ def train(task: Task) -> Trained:
         optimizer.step()
         losses.append(loss.detach())
     weights = (parameter.detach().cpu().numpy() for parameter in model.parameters())
-    return Trained(np.array(torch.stack(losses).cpu()), *weights)
+    return Trained(torch.stack(losses).cpu().numpy(), *weights)

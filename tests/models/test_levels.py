@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import re
 import shutil
 import struct
@@ -45,6 +46,45 @@ def test_levels_reach_the_saved_tensors(level: Any) -> None:
     assert task.worst_difference(level.train(fixed), expected) < table.TOLERANCE
     wrong = by_hand.train(fixed._replace(rate=0.11))
     assert task.worst_difference(wrong, expected) > 10 * table.TOLERANCE
+
+
+def test_pytorchs_level_reaches_the_saved_tensors() -> None:
+    pytest.importorskip("torch")
+    level = importlib.import_module("examples.levels.pytorch")
+    fixed, expected = task.saved()
+    assert task.worst_difference(level.train(fixed), expected) < table.TOLERANCE
+
+
+def test_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss, time of a step and lines of code; a level that is wrong ends the command."""
+    images = np.random.default_rng(0).integers(0, 256, (50, 28, 28), np.uint8)
+    monkeypatch.setattr(task, "_images", lambda: (images, np.arange(50) % 10))
+    row = table.run("by_hand", 6, 8)
+    found = re.fullmatch(
+        r"NumPy, derivatives by hand +([\d.]+) +([\d.]+) +(\d+)   6 steps of 8 digits; differs by "
+        r"\de-\d+",
+        row,
+    )
+    assert found, row
+    task_of_six = task.digits(6, 8)
+    losses = by_hand.train(task_of_six).losses
+    assert float(found[1]) == pytest.approx(np.mean(losses), abs=6e-5) and float(found[2]) > 0
+    assert int(found[3]) == table.lines_of_code("by_hand")
+    right = by_hand.train
+    monkeypatch.setattr(by_hand, "train", lambda given: right(given._replace(rate=0.101)))
+    with pytest.raises(SystemExit, match="by hand: differs from the saved tensors by"):
+        table.run("by_hand", 6, 8)
+
+
+def test_the_command_prints_a_row_for_each_level(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(table, "run", lambda name, steps, batch: f"{name} {steps} {batch}")
+    monkeypatch.setattr(sys, "argv", ["levels", "--steps", "5"])
+    table.main()
+    title, *rows = capsys.readouterr().out.splitlines()
+    assert title.split() == ["level", "loss", "ms", "a", "step", "lines"]
+    assert rows == [f"{name} 5 64" for name in table.LEVELS] and len(rows) == 7
 
 
 def test_the_naive_kernels_agree_with_numpy() -> None:

@@ -193,6 +193,14 @@ def test_what_does_not_fit_is_refused_before_a_launch() -> None:
         with pytest.raises(error, match=message):
             add(1, 32, wrong)
         assert y.tolist() == [1] * 4
+    switch = tc.RawKernel(
+        'extern "C" __global__ void set(float* y, bool on) { if (on) y[threadIdx.x] = 2; }', "set"
+    )
+    for wrong in ("yes", 0.5, None, [0]):  # packed as a bool each would be true or false
+        with pytest.raises(tc.ArgumentError, match="a value of bool on"):
+            switch(1, 4, (y, wrong))
+    switch(1, 4, (y, np.bool_(False)))
+    assert y.tolist() == [1] * 4
     for sizes in ((0, 32), (1, 2048), ((1, 1, 1, 1), 1), (1, (64, 64)), (1.5, 1)):
         with pytest.raises(tc.ArgumentError):
             add(*sizes, (x, y, 1.0, 4))
