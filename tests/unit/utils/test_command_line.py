@@ -125,6 +125,27 @@ def test_options_stand_before_a_script_or_behind_it(
     assert file.exists()
 
 
+def test_profile_runs_a_script_and_prints_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the script's own arguments and exit status, the tables that are asked for, a trace."""
+    script, trace = tmp_path / "run.py", tmp_path / "trace.json"
+    script.write_text(
+        "import sys\nimport tinygrad_cuda as tc\nprint(sys.argv[1:])\n"
+        "x = tc.rand(30, 30, device='cpu')\n((x @ x).exp().sum() + x.sin().sum()).item()\n"
+        "sys.exit(4)\n"
+    )
+    own = ["--by", "op,line", "--sort-by", "count", "--rows", "2", "--trace", str(trace)]
+    assert main(["profile", *own, str(script), "data", "--fast"]) == 4
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "['data', '--fast']"
+    assert [line for line in lines if line.startswith("By ")] == ["By op", "By line"]
+    rules = [number for number, line in enumerate(lines) if line.startswith("-----")]
+    assert rules[2] - rules[1] == 3  # two rows between the second and the third rule
+    assert lines[-1] == f"trace for ui.perfetto.dev: {trace}"
+    assert '"traceEvents"' in trace.read_text(encoding="utf-8")
+
+
 def test_profile_looks_at_its_options_first(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -269,6 +269,72 @@ def test_groups_of_a_page_open_and_close(tmp_path: Path) -> None:
     assert shown <= drawing.OPEN_AT_FIRST < len(groups) + len(nodes_of(page_data(large)))
 
 
+# As much of a browser's document as the page's script asks for, and what is done to it.
+DOCUMENT = """
+class Classes {
+  constructor(box) { this.box = box; }
+  get names() { return this.box.className.split(" ").filter(Boolean); }
+  contains(name) { return this.names.includes(name); }
+  add(name) { this.toggle(name, true); }
+  remove(name) { this.toggle(name, false); }
+  toggle(name, on = !this.contains(name)) {
+    this.box.className = [...this.names.filter(n => n !== name), ...(on ? [name] : [])].join(" ");
+  }
+}
+class Box {
+  constructor() {
+    Object.assign(this, { className: "", children: [], style: {}, dataset: {} });
+    this.classList = new Classes(this);
+  }
+  appendChild(child) { this.children.push(child); return child; }
+  getBoundingClientRect() { return { left: 0, top: 0, right: 0, width: 1, height: 1 }; }
+  querySelector() { return this.inner ??= new Box(); }
+  querySelectorAll() { return []; }
+}
+const named = {};
+const document = {
+  createElement: () => new Box(), getElementById: id => named[id] ??= new Box(),
+  querySelectorAll: () => [],
+};
+const window = {};
+"""
+CLICKS = """
+const built = () => nodes.filter(Boolean).length;
+const isClosed = group => group.box.classList.contains("closed");
+const closed = groups.filter(isClosed), one = closed.find(g => g.l.flat().some(c => c.t));
+const states = [[closed.length, built()]];
+const name = one.box.children[0];
+name.onclick(); states.push([isClosed(one), built()]);
+name.onclick(); states.push([isClosed(one), built()]);
+named.open.onclick(); states.push([groups.filter(isClosed).length, built()]);
+named.close.onclick();
+states.push([groups.filter(g => !isClosed(g)).map(g => g.k), built()]);
+named.search.value = "assign"; named.search.oninput();
+named.search.onkeydown({ key: "Enter" });
+states.push([named.hits.textContent, path(hits[0]).filter(g => g.l && isClosed(g)).length]);
+console.log(JSON.stringify([name.dataset.count, states]));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_clicks_on_a_page(tmp_path: Path) -> None:
+    """Its script with a document of few lines: a name, the buttons, the search field."""
+    page = wide_page(tmp_path).read_text(encoding="utf-8")
+    script = page[page.index("<script>") + 8 : page.index("</script>")]
+    program = tmp_path / "page.js"
+    program.write_text(DOCUMENT + script.replace('"use strict";', "") + CLICKS, encoding="utf-8")
+    done = subprocess.run(["node", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    count, (first, opened, closed, everything, nothing, found) = json.loads(done.stdout)
+    groups = groups_of(page_data(page))
+    assert first[0] == sum(bool(group.get("o")) for group in groups) > 0
+    assert opened[0] is False and opened[1] > first[1] and re.fullmatch(r"\d+ nodes", count)
+    assert closed == [True, opened[1]]  # what was built stays, and is not shown
+    assert everything == [0, len(nodes_of(page_data(page)))]
+    assert set(nothing[0]) == {"picture", "phase"}
+    assert found == ["1 of 60", 0]
+
+
 def test_a_step_of_five_thousand_nodes_is_drawn_quickly(tmp_path: Path) -> None:
     """With modules and kernels, in less than two seconds of the processor."""
 
