@@ -102,6 +102,7 @@ def climb(path: Path) -> None:
     parts[-1].set_xlabel("TFLOP/s of bfloat16 on an H200 (share of the library: the dashed line)")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
+    pyplot.close(figure)
 
 
 def rung_tables(text: str) -> list[list[tuple[str, float, float]]]:

@@ -13,7 +13,7 @@ from tinygrad_cuda.utils.profiling import pictures
 from tinygrad_cuda.utils.profiling.pictures import RooflinePoint
 from tinygrad_cuda.utils.profiling.roofline import MeasuredRoof
 
-pytest.importorskip("matplotlib")
+pyplot = pytest.importorskip("matplotlib.pyplot")
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
@@ -73,5 +73,7 @@ def test_pictures_of_pages_can_be_made_anew(tmp_path: Path) -> None:
         assert f"](images/{name}.png)" in pages
         assert (DOCS / "images" / f"{name}.png").stat().st_size < 120_000
     names = [name for name in make.PICTURES if name != "memory_timeline" or shutil.which("c++")]
+    before = pyplot.get_fignums()
     make.main(names, tmp_path)
+    assert pyplot.get_fignums() == before  # a figure left open was one of the notebook's test
     assert all((tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in names)
