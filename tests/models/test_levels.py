@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
+import importlib.util
 import re
 import shutil
 import struct
@@ -74,6 +74,16 @@ def test_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_hand, "train", lambda given: right(given._replace(rate=0.101)))
     with pytest.raises(SystemExit, match="by hand: differs from the saved tensors by"):
         table.run("by_hand", 6, 8)
+
+
+@pytest.mark.parametrize("level", table.LEVELS)
+def test_levels_run_on_a_gpu(level: str, cuda_device: str) -> None:
+    """On a GPU alone: PTX and cuBLAS, too, reach the saved tensors there."""
+    if level == "pytorch":
+        pytest.importorskip("torch")
+    if level == "cublas" and importlib.util.find_spec("nvmath") is None:
+        pytest.skip("nvmath is not installed")
+    assert "2 steps of 4 digits; differs by" in table.run(level, 2, 4)
 
 
 def test_the_command_prints_a_row_for_each_level(
