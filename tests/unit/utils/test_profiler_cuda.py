@@ -446,6 +446,11 @@ def test_memory_by_op_of_replayed_graphs(gpu: None) -> None:
     left = sum(change.nbytes for plan in p.memory_timeline().plans for change in plan.changes)
     assert sum(row.self_cuda_memory_usage for row in averages) == left >= 2 * losses[0].nbytes
     assert all(row.cpu_memory_usage == 0 for row in averages)
+    events = [event for event in p.events() if event.self_device_memory_usage]
+    assert sum(event.self_device_memory_usage for event in events) == left
+    half = len(events) // 2
+    assert {event.kind for event in events} == {"kernel"} and half > 0
+    assert [e.name for e in events[:half]] == [e.name for e in events[half:]]
 
 
 def test_an_op_of_ones_own_is_compared_at_its_first_use(gpu: None) -> None:
