@@ -122,9 +122,9 @@ def test_five_thousand_nodes_are_quick() -> None:
 def test_pictures_of_five_thousand_nodes_are_quick(kind: str, tmp_path: Path) -> None:
     """In less than two seconds of the processor, whoever else uses the machine."""
     root = wide(5000)
-    start = time.process_time()
+    start = time.thread_time()
     draw([root], tmp_path / f"graph.{kind}")
-    assert time.process_time() - start < 2
+    assert time.thread_time() - start < 2
 
 
 def test_dot() -> None:
