@@ -102,6 +102,7 @@ LATE = {
     "backend.cuda.compiler": {"cuda"},
     "backend.cuda.cupti": {"cupti"},
     "backend.cuda.libraries.cublas": {"nvmath"},
+    "backend.cuda.libraries.cudnn": {"cuda", "cudnn"},
     "backend.cuda.libraries.cufft": {"nvmath"},
     "backend.cuda.driver": {"cuda"},
     "cuda.nvtx": {"nvtx"},
@@ -123,7 +124,7 @@ LATE = {
     "utils.training_logs": {"tensorboardX"},
 }
 LAZY = {
-    "cuda", "cupti", "networkx", "matplotlib", "nvmath", "nvtx", "onnx", "onnxruntime",
+    "cuda", "cudnn", "cupti", "networkx", "matplotlib", "nvmath", "nvtx", "onnx", "onnxruntime",
     "safetensors", "scipy", "tensorboardX", "torch",
 }  # fmt: skip
 

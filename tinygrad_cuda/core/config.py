@@ -48,8 +48,9 @@ MATMUL_TIERS = ("naive", "tiled", "register_tiled", "mma", "wgmma")
 CONVOLUTION_TIERS = (
     "naive", "tiled", "im2col", "register_tiled", "direct", "depthwise", "winograd", "mma", "wgmma",
 )  # fmt: skip
-# Libraries that may make products or transforms in place of generated kernels; each is an extra.
-PROVIDERS = ("cublas", "cufft")
+# Libraries that may make products, convolutions or transforms in place of generated kernels; each
+# is an extra.
+PROVIDERS = ("cublas", "cudnn", "cufft")
 
 # What decides the kernels of products and convolutions: the model of time alone, choices that were
 # measured before, or these with what is missing measured when a plan is made.
@@ -216,8 +217,8 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "provider",
         _provider,
         "",
-        "a library in place of kernels on a GPU: cublas makes products, cufft transforms; empty: "
-        "none",
+        "a library in place of kernels on a GPU: cublas makes products, cudnn convolutions, cufft "
+        "transforms; empty: none",
     ),
     EnvironmentVariable(
         "TGC_TUNE",

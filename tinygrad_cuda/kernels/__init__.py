@@ -6,6 +6,7 @@ from functools import partial
 
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt
+from tinygrad_cuda.backend.cuda.libraries.cudnn import Cudnn
 from tinygrad_cuda.backend.cuda.libraries.cufft import Cufft
 from tinygrad_cuda.core.config import CONVOLUTION_TIERS, MATMUL_TIERS, PROVIDERS, settings
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError
@@ -15,7 +16,7 @@ from tinygrad_cuda.kernels.restored import Restored
 from tinygrad_cuda.kernels.tuning import TunedKernel, choices, tune
 
 TIERS = {"matmul": MATMUL_TIERS, "convolution": CONVOLUTION_TIERS}
-LIBRARIES = {"cublas": CublasLt, "cufft": Cufft}
+LIBRARIES = {"cublas": CublasLt, "cudnn": Cudnn, "cufft": Cufft}
 
 
 def use(op: str, tier: str | None) -> Restored:

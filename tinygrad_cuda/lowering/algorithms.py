@@ -22,6 +22,7 @@ from tinygrad_cuda.graph.node import (
 )
 from tinygrad_cuda.graph.ops import attention, common, fft, movement, recurrence
 from tinygrad_cuda.graph.ops.contraction import matmul
+from tinygrad_cuda.graph.ops.convolution import ROWS as CONVOLUTIONS
 from tinygrad_cuda.graph.ops.convolution import (
     convolution,
     convolution_input_gradient,
@@ -31,6 +32,7 @@ from tinygrad_cuda.graph.rewrite.convolutions import by_blocks, by_spreading
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.layouts import LAST, Layouts, channels_first, wanted_orders
+from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
 from tinygrad_cuda.lowering.skeletons.attention import tiles as attention_tiles
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma
@@ -71,6 +73,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
 from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise, im2col, tap_sums
+from tinygrad_cuda.lowering.skeletons.conv import library as conv_library
 from tinygrad_cuda.lowering.skeletons.conv.channels_last import ChannelsLast
 from tinygrad_cuda.lowering.skeletons.conv.depthwise import (
     DepthwiseCut,
@@ -80,6 +83,11 @@ from tinygrad_cuda.lowering.skeletons.conv.depthwise import (
 )
 from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of
 from tinygrad_cuda.lowering.skeletons.conv.im2col import Im2col
+from tinygrad_cuda.lowering.skeletons.conv.library import (
+    CUDNN,
+    ConvolutionCut,
+    convolution_stages,
+)
 from tinygrad_cuda.lowering.skeletons.conv.tap_sums import TapSums
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import (
     WeightGradientCut,
@@ -166,7 +174,7 @@ class Candidate(NamedTuple):
 
     cut: (
         ProductCut[Any] | PlainCut | ChannelsLast | DepthwiseCut | TapSums | DirectCut
-        | WeightGradientCut | Tiles | LibraryCut | Im2col
+        | WeightGradientCut | Tiles | LibraryCut | ConvolutionCut | Im2col
     )  # fmt: skip
     clocks: float
     blocks: int = 0
@@ -501,6 +509,19 @@ def _cublas(problem: Problem) -> Candidate | str:
     return Candidate(LibraryCut(compute), problem.flops / (2 * lanes * target.multiprocessors))
 
 
+def _cudnn(problem: Problem) -> Candidate | str:
+    """By cuDNN: as with cuBLASLt, the time is that of all units at work."""
+    node, target = problem.node, problem.target
+    if reason := conv_library.refusal(node):
+        return reason
+    units = node.dtype.is_half or rounds_convolutions()
+    operands = node.dtype.name if node.dtype.is_half else "tf32"
+    has = units and operands in target.matrix_formats
+    lanes = target.matrix_lanes if has else target.lanes
+    cut = ConvolutionCut(units, settings.winograd)
+    return Candidate(cut, flops(node) / (2 * lanes * target.multiprocessors))
+
+
 TF32_TIERS = (TF32, TMA_TF32, MN_MAJOR)
 
 
@@ -551,7 +572,9 @@ TIERS: tuple[Tier, ...] = (
 # a model of our own kernels' time is not to overrule.
 PROVIDER_TIERS: dict[str, tuple[Tier, ...]] = {
     CUBLAS: (Tier(CUBLAS, (matmul,), _cublas, library_stages, share=inf),),
+    CUDNN: (Tier(CUDNN, CONVOLUTIONS, _cudnn, convolution_stages, share=inf),),
 }
+LIBRARY_STAGES = (library_stages, convolution_stages)
 # Rungs of the climb that are never the quickest: only `tc.kernels.use` chooses them.
 PLAIN_TIERS: tuple[Tier, ...] = (
     Tier("naive", (matmul,), _plain(shared=False), plain_stages, product=True),
@@ -745,7 +768,7 @@ class Option(NamedTuple):
     @property
     def modelled(self) -> bool:
         """Whether the clocks are of the model of time, not a bound."""
-        return self.row.stages is not library_stages
+        return self.row.stages not in LIBRARY_STAGES
 
 
 def options(
@@ -808,7 +831,7 @@ def _measured(
 
 def _copies(tier: Tier, problem: Problem) -> bool:
     """Whether its operands are stored before, as they are multiplied."""
-    if tier.stages is library_stages:
+    if tier.stages in LIBRARY_STAGES:
         return True
     if problem.flops < WORTH_A_COPY:
         return False
@@ -857,7 +880,9 @@ def choose_algorithms(outputs: Sequence[Node], target: Target) -> Chosen:
     new: dict[Node, Node] = {}
     for node in choosing.order:
         made = with_sources(node, tuple(new[source] for source in node.sources))
-        if node in choosing.on_units:
+        if node in choosing.by_library:
+            new[node] = choosing.by_call(node, made)
+        elif node in choosing.on_units:
             new[node] = choosing.on_matrix_units(node, made)
         elif node in choosing.either:
             new[node] = choosing.as_images_lie(node, made)
@@ -876,6 +901,7 @@ class _Choosing:
     Attributes:
         order: the plan's nodes, sources first.
         choices: of products and convolutions so far.
+        by_library: convolutions that a library makes, and whether with the channels last.
         on_units: convolutions that read images with the channels last, and whether these get more
             channels.
         either: those of few channels a group, which take images as they lie.
@@ -901,7 +927,9 @@ class _Choosing:
         self.others = tuple(tier for tier in self.tiers if tier.name != CHANNELS_LAST)
         self.problems = None if table is None else TuningProblems(order, outputs, table.libraries)
         self.in_order: dict[Node, Decision] = {}
+        self.by_library = self._of_library(order)
         convolutions = [node for node in order if node.op in IMPLICIT and 0 not in node.shape]
+        convolutions = [node for node in convolutions if node not in self.by_library]
         self.on_units = self._first(convolutions)
         self.either = {node for node in convolutions if self._takes_either(node)}
         self.layouts, self.ends, self.thin = Layouts(), set[Node](), set[Node]()
@@ -909,9 +937,12 @@ class _Choosing:
         rounds = rounds_convolutions()
         self.turns = any(node.dtype.is_half or rounds for node in self.on_units)
         self.turns |= any(map(_lie_last, self.either))
+        calls = {node for node, last in self.by_library.items() if last}
+        self.turns |= bool(calls)
         if self.turns:
             while True:  # images that one convolution reads channels last, others may read so too
-                wants = wanted_orders(order, outputs, self.on_units, self.either, self.thin)
+                last = calls.union(self.on_units)
+                wants = wanted_orders(order, outputs, last, self.either, self.thin)
                 count = len(self.on_units) + len(self.thin)
                 self.on_units |= self._beside_others(convolutions, wants)
                 self.thin |= self._before_others(convolutions, wants)
@@ -919,6 +950,11 @@ class _Choosing:
                     break
             self.layouts = Layouts(wants)
             self.ends = _only_reordered(order, outputs, self.on_units)
+
+    def _of_library(self, order: Sequence[Node]) -> dict[Node, bool]:
+        """Convolutions by calls, which want the channels last on matrix units."""
+        made = [node for node in order if conv_library.makes(node, self.target)]
+        return {node: node.dtype.is_half or rounds_convolutions() for node in made}
 
     def _first(self, convolutions: Sequence[Node]) -> dict[Node, bool]:
         """Convolutions that are quicker with the channels last even if images are turned for it."""
@@ -979,6 +1015,18 @@ class _Choosing:
         if self.convolving:
             return any(tier.name == DEPTHWISE for tier in self.convolving)
         return isinstance(choose(node, self.target, self.tiers).cut, DepthwiseCut)
+
+    def by_call(self, node: Node, made: Node) -> Node:
+        """A convolution by a library, whose result lies as its operands do."""
+        last, layouts = self.by_library[node], self.layouts
+        choice = choose(made, self.target, self.tiers)
+        call = self._chosen(conv_library.with_packed_operands(made, layouts, last), choice)
+        if not last:
+            return call
+        axes = channels_first(len(made.shape))
+        if made.op is not convolution_weight_gradient or layouts.in_last_order(node):
+            return layouts.put(call, axes)
+        return movement.permute(call, axes=axes)
 
     def as_images_lie(self, node: Node, made: Node) -> Node:
         """A convolution of few channels a group, or its weight gradient, of images as they lie."""
@@ -1053,7 +1101,7 @@ class _Choosing:
         tiers = PROVIDER_TIERS.get(settings.provider, ()) if made.op is matmul else ()
         problem = problem_of(made, self.target) if tiers else None
         return problem is not None and any(
-            isinstance(tier.propose(problem), Candidate) for tier in tiers
+            matmul in tier.ops and isinstance(tier.propose(problem), Candidate) for tier in tiers
         )
 
     def _chosen(self, made: Node, choice: Choice) -> Node:
@@ -1152,6 +1200,9 @@ def with_compositions(
             new[node] = parts[node.sources[0]][node.attributes["index"]]
             continue
         new[node] = with_sources(node, tuple(new[source] for source in node.sources))
+        if node.op is convolution_input_gradient and conv_library.makes(node, target):
+            new[node] = conv_library.as_it_is(new[node])
+            continue
         row = _composed(node, target)
         refusal = row.refusal(node, target) if row is not None else ""
         if row is not None and refusal:

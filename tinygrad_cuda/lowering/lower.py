@@ -34,9 +34,14 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedul
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
 from tinygrad_cuda.lowering.schedule.stored_softmax import with_stored_softmax
 from tinygrad_cuda.lowering.skeletons.contract.library import CUBLAS, LibraryCut, with_epilogues
+from tinygrad_cuda.lowering.skeletons.conv import library as conv_library
+from tinygrad_cuda.lowering.skeletons.conv.library import ConvolutionCut
 from tinygrad_cuda.lowering.skeletons.fft.library import TransformCut, is_chosen, with_calls
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.lowering.tuning import Decision
+
+SHARING = ConvolutionCut | TransformCut  # calls that have one workspace
+LIBRARY_CUTS = LibraryCut | SHARING
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +97,8 @@ def scheduled(program: Program, target: Target) -> Schedule:
     if any(node.op in COMPOSED for node in topological(outputs)):
         outputs = with_compositions(outputs, target, notes)
     outputs = simplify(outputs, checks=checks)
+    if settings.provider:
+        notes += conv_library.refusals(outputs, target)
     made = _grouped(outputs, target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
         made = _grouped(with_checks(outputs, unread), target, overwrites)
@@ -110,13 +117,13 @@ def _one_after_another(made: Schedule) -> None:
     """Lets no two kernels run together whose blocks wait for each other: each needs all of them.
 
     Else each might have a part of the machine, and neither all of its blocks. Nor do two calls of
-    cuFFT, which have one workspace.
+    cuDNN or of cuFFT, which have one workspace.
     """
     waiting = [kernel for kernel in made.kernels if kernel.kind == "recurrence"]
     if waiting:
         waiting = [k for k in made.kernels if k.kind == "recurrence" or k.grid is not None]
         made.put_before(pairwise(waiting))
-    sharing = [k for k in made.kernels if k.choice and isinstance(k.choice.cut, TransformCut)]
+    sharing = [k for k in made.kernels if k.choice and isinstance(k.choice.cut, SHARING)]
     made.put_before(pairwise(sharing))
 
 
@@ -138,7 +145,7 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
         decisions = chosen.decisions
     if settings.provider and is_chosen(target) and "kernel" in kinds:
         outputs, choices = with_calls(outputs, choices)
-    if any(isinstance(choice.cut, LibraryCut | TransformCut) for choice in choices.values()):
+    if any(isinstance(choice.cut, LIBRARY_CUTS) for choice in choices.values()):
         made = _with_libraries(outputs, target, overwrites, choices)
     else:
         made = schedule(outputs, target, overwrites, choices)
@@ -156,6 +163,6 @@ def _with_libraries(
     choices = with_epilogues(outputs, choices)
     cuts = {node: c.cut for node, c in choices.items() if isinstance(c.cut, LibraryCut)}
     epilogues = tuple(cut.epilogue for cut in cuts.values() if cut.epilogue is not None)
-    transforms = {node for node, c in choices.items() if isinstance(c.cut, TransformCut)}
-    calls = LibraryCalls(frozenset({*cuts, *transforms}), epilogues)
-    return schedule(outputs, target, overwrites, choices, calls)
+    calls = {node for node, c in choices.items() if isinstance(c.cut, LIBRARY_CUTS)}
+    made = LibraryCalls(frozenset(calls), epilogues)
+    return schedule(outputs, target, overwrites, choices, made)

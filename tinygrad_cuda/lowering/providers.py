@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import Node, Op, topological
-from tinygrad_cuda.graph.ops import fft
+from tinygrad_cuda.graph.ops import convolution, fft
 from tinygrad_cuda.graph.ops.contraction import matmul
 
 
@@ -26,12 +26,13 @@ class Provided(NamedTuple):
 
 PROVIDED: dict[str, Provided] = {
     "cublas": Provided((matmul,), "product"),
+    "cudnn": Provided(convolution.ROWS, "convolution"),
     "cufft": Provided(fft.ROWS, "transform"),
 }
 
 
 def require_provider(outputs: Sequence[Node], device: str, libraries: Sequence[str]) -> None:
-    """Checks that a device has the library that is to make products or transforms.
+    """Checks that a device has the library that is to make products, convolutions or transforms.
 
     Args:
         outputs: of a plan.

@@ -103,7 +103,7 @@ def test_there_is_no_provider_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(driver, "available", lambda: False)
     with pytest.raises(DeviceError, match="'cublas' does not run on the devices 'cpu' and 'emu'"):
         tc.kernels.provider("cublas")
-    with pytest.raises(ArgumentError, match="cublas, cufft or None"):
+    with pytest.raises(ArgumentError, match="cublas, cudnn, cufft or None"):
         tc.kernels.provider("mkl")
     assert settings.provider == ""
 

@@ -27,6 +27,7 @@ from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.cuda.handles import LoadedCall, LoadedKernels
 from tinygrad_cuda.backend.cuda.libraries.cublas import CublasLt, installed
+from tinygrad_cuda.backend.cuda.libraries.cudnn import Cudnn
 from tinygrad_cuda.backend.cuda.libraries.cufft import Cufft
 from tinygrad_cuda.backend.cuda.raw_kernel import LoadedRawKernel
 from tinygrad_cuda.backend.cuda.timing import times
@@ -47,7 +48,11 @@ from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.observer import DTOH, HTOD, watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
-from tinygrad_cuda.lowering.codegen.library_call import LibraryCall, LibraryTransform
+from tinygrad_cuda.lowering.codegen.library_call import (
+    LibraryCall,
+    LibraryConvolution,
+    LibraryTransform,
+)
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import Lowered
@@ -81,6 +86,7 @@ class CudaBackend:
         self._uploads: dict[int, deque[int]] = {}  # addresses of recent ones by size, oldest first
         self._prefetcher: Prefetcher | None = None
         self._cublas: CublasLt | None = None
+        self._cudnn: Cudnn | None = None
         self._cufft: Cufft | None = None
         self.pinned, self.copier = Pinned(self.gpu), AsyncCopier(self.gpu)
         self._mirror = _ErrorMirror(self.gpu)
@@ -269,6 +275,10 @@ class CudaBackend:
             if self._cufft is None:
                 self._cufft = Cufft(self.gpu)
             return self._cufft.transform(call)
+        if isinstance(call, LibraryConvolution):
+            if self._cudnn is None:
+                self._cudnn = Cudnn(self.gpu)
+            return self._cudnn.convolution(call)
         if self._cublas is None:
             self._cublas = CublasLt(self.gpu)
         return self._cublas.product(call)

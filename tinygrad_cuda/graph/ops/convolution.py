@@ -139,8 +139,8 @@ def _batch_weight_gradient(
 
 # Rows ---------------------------------------------------------------------------------------------
 
-# x (N, C, *size), w (O, C / groups, *kernel) -> (N, O, *sizes). Within a plan its channels may be
-# last, if the attribute `last` says so (lowering/skeletons/conv/depthwise.py).
+# x (N, C, *size), w (O, C / groups, *kernel) -> (N, O, *sizes). Within a plan the channels of each
+# of the rows may be last, if the attribute `last` says so (lowering/skeletons/conv).
 convolution: Op = Op(
     "convolution", "contraction", _infer_convolution, numpy=numeric.convolution,
     gradient=(

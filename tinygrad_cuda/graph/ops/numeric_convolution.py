@@ -59,8 +59,7 @@ def convolution(
         last: whether the result's channels are last, (N, ..., O): a plan may want them so.
     """
     if last:
-        y = convolution(x, w, stride, padding, dilation, groups, workspace=workspace)
-        return np.ascontiguousarray(np.moveaxis(y, 1, -1))
+        return _last(convolution(x, w, stride, padding, dilation, groups, workspace=workspace))
     geometry = Geometry(stride, padding, dilation, groups)
     sizes = geometry.sizes(x.shape[2:], w.shape[2:])
     if out is None:
@@ -69,11 +68,23 @@ def convolution(
     return out
 
 
+def _last(y: Array) -> Array:
+    """Images, or a weight, with the second axis behind the others in memory."""
+    return np.ascontiguousarray(np.moveaxis(y, 1, -1))
+
+
 def input_gradient(
     g: Array, w: Array, size: Shape, stride: Shape, padding: Pads, dilation: Shape, groups: int,
-    out: Array | None = None, workspace: Workspace = NEW,
+    last: bool = False, out: Array | None = None, workspace: Workspace = NEW,
 ) -> Array:  # fmt: skip
-    """The cotangent of a convolution's input of spatial sizes `size` from that of its result."""
+    """The cotangent of a convolution's input of spatial sizes `size` from that of its result.
+
+    Args:
+        last: as of `convolution`.
+    """
+    if last:
+        at = stride, padding, dilation, groups
+        return _last(input_gradient(g, w, size, *at, workspace=workspace))
     geometry = Geometry(stride, padding, dilation, groups)
     if out is None:
         out = np.empty((len(g), groups * w.shape[1], *size), g.dtype)
@@ -97,9 +108,16 @@ def input_gradient(
 
 def weight_gradient(
     g: Array, x: Array, kernel: Shape, stride: Shape, padding: Pads, dilation: Shape, groups: int,
-    out: Array | None = None, workspace: Workspace = NEW,
+    last: bool = False, out: Array | None = None, workspace: Workspace = NEW,
 ) -> Array:  # fmt: skip
-    """The cotangent of a convolution's weight of spatial sizes `kernel` from that of its result."""
+    """The cotangent of a convolution's weight of spatial sizes `kernel` from that of its result.
+
+    Args:
+        last: as of `convolution`: (O, ..., C / groups).
+    """
+    if last:
+        at = stride, padding, dilation, groups
+        return _last(weight_gradient(g, x, kernel, *at, workspace=workspace))
     batch, outputs, *sizes = g.shape
     each = outputs // groups
     if out is None:

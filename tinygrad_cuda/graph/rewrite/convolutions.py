@@ -23,6 +23,7 @@ from tinygrad_cuda.graph.ops.windows import padded
 from tinygrad_cuda.graph.rewrite.pattern import constant_like, is_literal
 
 WASTE = 2  # products with zeros that one convolution may have, for each of several without
+LIBRARY = "library"  # the attribute of an input gradient that a library makes as it is
 PHASES = 8  # convolutions that the input gradient of one with a stride may become
 
 
@@ -62,8 +63,10 @@ def _zeros_around(node: Node) -> tuple[tuple[int, int], ...] | None:
 # Input gradients ----------------------------------------------------------------------------------
 
 
-def input_gradient(node: Node) -> Node:
-    """Convolutions of the cotangent with the flipped kernel."""
+def input_gradient(node: Node) -> Node | None:
+    """Convolutions of the cotangent with the flipped kernel; None where a library makes it."""
+    if LIBRARY in node.attributes:
+        return None
     (g, w), at, size = node.sources, geometry_of(node.attributes), node.attributes["size"]
     if node.dtype.is_half and all(s == 1 for s in at.stride):
         return _flipped(g, w, size, at)

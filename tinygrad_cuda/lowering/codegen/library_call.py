@@ -78,6 +78,51 @@ class LibraryTransform(NamedTuple):
     words: tuple[int, ...]
 
 
-LibraryCall = LibraryProduct | LibraryTransform
+class LibraryTensor(NamedTuple):
+    """Images, or a weight, whose elements fill their memory.
 
-__all__ = ["LibraryCall", "LibraryMatrix", "LibraryProduct", "LibraryTransform"]
+    Attributes:
+        shape: as cuDNN counts axes: images, channels, rows, columns; or outputs, inputs, taps.
+        strides: elements from one to the next along each axis.
+        offset: elements before the first.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+class LibraryConvolution(NamedTuple):
+    """A convolution, or one of its gradients; sums are float32.
+
+    Attributes:
+        provider: the library.
+        form: ``fprop``, ``dgrad`` (by the input) or ``wgrad`` (by the weight), as cuDNN says.
+        dtype: of operands and result.
+        units: whether matrix units may multiply: float32 operands are rounded to tf32 then.
+        winograd: whether transforms of tiles may be multiplied.
+        first, second, result: images or cotangent, weight or images, and what the call stores.
+        stride, padding, dilation: along each axis of the windows; padding at either end.
+        words: which of a launch's parameters are first, second and result.
+    """
+
+    provider: str
+    form: str
+    dtype: str
+    units: bool
+    winograd: bool
+    first: LibraryTensor
+    second: LibraryTensor
+    result: LibraryTensor
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    words: tuple[int, ...]
+
+
+LibraryCall = LibraryProduct | LibraryTransform | LibraryConvolution
+
+__all__ = [
+    "LibraryCall", "LibraryConvolution", "LibraryMatrix", "LibraryProduct", "LibraryTensor",
+    "LibraryTransform",
+]  # fmt: skip

@@ -85,7 +85,7 @@ class LibraryEpilogue(NamedTuple):
 
 
 class LibraryCalls(NamedTuple):
-    """The products and transforms of a plan that a library makes.
+    """The products, convolutions and transforms of a plan that a library makes.
 
     Attributes:
         products: all of them.
@@ -236,6 +236,8 @@ def sum_length(node: Node) -> int:
         return prod(second.shape[1:])
     if node.op is convolution.convolution_weight_gradient:
         return first.shape[0] * prod(first.shape[2:])
+    if node.op is convolution.convolution_input_gradient:
+        return prod(second.shape) // second.shape[1] if second.shape[1] else 0
     assert node.op is contraction.matmul, f"{node} is computed as convolutions"
     return first.shape[-1]
 

@@ -10,12 +10,11 @@ import struct
 from typing import Any
 
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
-from tinygrad_cuda.backend.cuda.libraries.library import Library
+from tinygrad_cuda.backend.cuda.libraries.library import Library, Workspace
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.lowering.codegen.library_call import LibraryTransform
 
 WORD = 8  # bytes
-SMALLEST = 256  # bytes of a workspace; cuFFT is given one even if it asks for none
 FORWARD, INVERSE = -1, 1  # of cufft.h
 WITH_SIGN = ("C2C", "Z2Z")
 # Of an element of the operand, in bytes; addresses are multiples of a complex one.
@@ -38,8 +37,7 @@ class Cufft(Library):
     def __init__(self, gpu: DeviceHandle) -> None:
         module = self.bindings()
         super().__init__(gpu, module, module.cuFFTError)
-        self._allocate = gpu.allocate
-        self._workspace: Any = None
+        self.workspace = Workspace(gpu.allocate)
         self._transforms: dict[LibraryTransform, LoadedTransform] = {}
 
     @staticmethod
@@ -56,12 +54,6 @@ class Cufft(Library):
                 self.gpu.enter()
                 loaded = self._transforms[transform] = LoadedTransform(self, transform)
             return loaded
-
-    def workspace(self, nbytes: int) -> Any:
-        """Memory for any call that needs so many bytes; what graphs hold of it stays theirs."""
-        if self._workspace is None or self._workspace.nbytes < nbytes:
-            self._workspace = self._allocate(max(nbytes, SMALLEST))
-        return self._workspace
 
 
 class LoadedTransform:
@@ -88,7 +80,7 @@ class LoadedTransform:
             [result], 1, result, int(getattr(library.module.Type, transform.kind)),
             transform.batches,
         )  # fmt: skip
-        self.memory = library.workspace(nbytes)
+        self.memory = library.workspace.of(nbytes)
         call("set_work_area", self._plan, self.memory.address)
         self._execute = f"exec_{transform.kind.lower()}"
         sign = INVERSE if transform.inverse else FORWARD

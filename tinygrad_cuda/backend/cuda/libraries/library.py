@@ -10,6 +10,25 @@ from tinygrad_cuda.backend.cuda.handles import DriverCalls
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 from tinygrad_cuda.core.locks import forks_wait, new_lock
 
+SMALLEST = 256  # bytes of a workspace, also where a call asks for none
+
+
+class Workspace:
+    """Memory of the GPU's pool for the calls of a library, of which no two run at one time.
+
+    Args:
+        allocate: memory of so many bytes.
+    """
+
+    def __init__(self, allocate: Callable[[int], Any]) -> None:
+        self._allocate, self._memory = allocate, None
+
+    def of(self, nbytes: int) -> Any:
+        """Memory for any call that needs so many bytes; what graphs hold of it stays theirs."""
+        if self._memory is None or self._memory.nbytes < nbytes:
+            self._memory = self._allocate(max(nbytes, SMALLEST))
+        return self._memory
+
 
 class Library(ABC):
     """A library on one GPU.
@@ -24,9 +43,11 @@ class Library(ABC):
         title: its name for a reader.
         file: what its bindings load, without the version.
         made: what it makes in place of kernels.
+        package: that has its bindings.
     """
 
     extra, title, file, made = "", "", "", ""
+    package = "nvmath-python"
 
     def __init__(self, gpu: DriverCalls, module: Any, failure: type[Exception]) -> None:
         self.gpu, self.module, self.failure = gpu, module, failure
@@ -38,6 +59,11 @@ class Library(ABC):
     @abstractmethod
     def imported() -> Any:
         """The module of its bindings, which may not be there."""
+
+    @staticmethod
+    def version_of(module: Any) -> int:
+        """The version of the library, which its bindings have to load for that."""
+        return int(module.get_version())
 
     @classmethod
     def bindings(cls, op: str = "kernels.provider") -> Any:
@@ -53,12 +79,12 @@ class Library(ABC):
             with forks_wait:
                 module = cls.imported()
         except ImportError as error:
-            raise cls.absent(op, f"no package nvmath-python ({error})") from None
+            raise cls.absent(op, f"no package {cls.package} ({error})") from None
         try:
-            module.get_version()
+            cls.version_of(module)
         except Exception as error:  # each version of the bindings has a class of its own for it
             text = str(error).splitlines() or [type(error).__name__]
-            reason = f"nvmath-python does not load {cls.file} ({text[0]})"
+            reason = f"{cls.package} does not load {cls.file} ({text[0]})"
             raise cls.absent(op, reason) from None
         return module
 
@@ -113,4 +139,4 @@ class Library(ABC):
         )  # fmt: skip
 
 
-__all__ = ["Library"]
+__all__ = ["Library", "Workspace"]
