@@ -63,28 +63,34 @@ def use(op: str, tier: str | None) -> Restored:
 
 
 def provider(name: str | None) -> Restored:
-    """Has a library make products or transforms on GPUs, from here on or inside a `with` block.
+    """Has a library make products, convolutions or transforms on GPUs, from here on or in a `with`.
 
     Calls are part of a plan's CUDA graph. Those of ``"cublas"`` (cuBLASLt) take any transposition
     and batch of float16, bfloat16, float32 (as `tc.set_float32_matmul_precision` permits) and
     float64, and a bias and a ReLU or a GELU by tanh behind the product; what else follows is a
-    kernel of its own. Products of other dtypes and convolutions stay with the package's kernels.
-    A tier that `use` forces goes before. The algorithm is the library's first recommendation for
-    the shape, so that results have the same bits in each run.
+    kernel of its own. The algorithm is the library's first recommendation for the shape, so that
+    results have the same bits in each run.
+
+    Those of ``"cudnn"`` (cuDNN) make convolutions and both of their gradients, of float16, bfloat16
+    and float32 (as tf32 where precision and `tc.backends.cudnn.allow_tf32` permit it), by the first
+    engine of its heuristic that gives the same bits in each run.
 
     Those of ``"cufft"`` (cuFFT) make the transforms of `tc.fft` of any length, batched over the
     last axis. A factor behind them is a kernel of its own, or part of the next one.
 
-    One library is chosen at a time; the package's kernels make all else. What was recorded before
-    is computed first. The variable ``TGC_PROVIDER`` sets the first choice.
+    One library is chosen at a time; the package's kernels make all else, what it does not make
+    among it, and a tier that `use` forces goes before. What was recorded before is computed
+    first. The variable ``TGC_PROVIDER`` sets the first choice.
 
     Args:
-        name: ``"cublas"`` or ``"cufft"``, each an extra: ``pip install 'tinygrad_cuda[cufft]'``;
-            None has the package's own kernels make everything, as they do at first.
+        name: ``"cublas"``, ``"cudnn"`` or ``"cufft"``, each an extra: ``pip install
+            'tinygrad_cuda[cufft]'``; None has the package's own kernels make everything, as they do
+            at first.
 
     Raises:
         ArgumentError: there is no provider of this name, or it is not installed; later, where a
-            product or a transform is computed on ``cpu`` or ``emu``, which have no libraries.
+            product, a convolution or a transform is computed on ``cpu`` or ``emu``, which have no
+            libraries.
         DeviceError: there is no GPU.
 
     Example:

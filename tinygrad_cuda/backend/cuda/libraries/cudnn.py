@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
-from tinygrad_cuda.backend.cuda.libraries.library import Library, Workspace
+from tinygrad_cuda.backend.cuda.libraries.library import Library, SharedWorkspace
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 from tinygrad_cuda.lowering.codegen.library_call import LibraryConvolution, LibraryTensor
 
@@ -52,7 +52,7 @@ class Cudnn(Library):
         module = self.bindings()
         # The frontend raises one class of its own, and what pybind11 makes of C++'s exceptions.
         super().__init__(gpu, module, Exception)
-        self.workspace = Workspace(gpu.allocate)
+        self.workspace = SharedWorkspace(gpu.allocate)
         self.handle = self.call("create_handle")
         self._convolutions: dict[LibraryConvolution, LoadedConvolution] = {}
 

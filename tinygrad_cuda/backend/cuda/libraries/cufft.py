@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
-from tinygrad_cuda.backend.cuda.libraries.library import Library, Workspace
+from tinygrad_cuda.backend.cuda.libraries.library import Library, SharedWorkspace
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.lowering.codegen.library_call import LibraryTransform
 
@@ -37,7 +37,7 @@ class Cufft(Library):
     def __init__(self, gpu: DeviceHandle) -> None:
         module = self.bindings()
         super().__init__(gpu, module, module.cuFFTError)
-        self.workspace = Workspace(gpu.allocate)
+        self.workspace = SharedWorkspace(gpu.allocate)
         self._transforms: dict[LibraryTransform, LoadedTransform] = {}
 
     @staticmethod

@@ -13,7 +13,7 @@ from tinygrad_cuda.core.locks import forks_wait, new_lock
 SMALLEST = 256  # bytes of a workspace, also where a call asks for none
 
 
-class Workspace:
+class SharedWorkspace:
     """Memory of the GPU's pool for the calls of a library, of which no two run at one time.
 
     Args:
@@ -139,4 +139,4 @@ class Library(ABC):
         )  # fmt: skip
 
 
-__all__ = ["Library", "Workspace"]
+__all__ = ["Library", "SharedWorkspace"]
