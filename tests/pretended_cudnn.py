@@ -1,8 +1,9 @@
 """cuDNN in Python for the pretended GPU: what the package calls of `cudnn`, NVIDIA's frontend.
 
 Names, argument orders and results are those of nvidia-cudnn-frontend 1.32. A convolution is summed
-in float64, tap by tap, of what lies at its addresses when its stream comes to it, as the tensors of
-its graph describe that; it fills its workspace with NaN.
+in float64, tap by tap, and attention with the whole matrix of scores, of what lies at the addresses
+when the stream comes to it, as the tensors of the graph describe that; the workspace is filled with
+NaN.
 """
 
 from __future__ import annotations
@@ -141,8 +142,39 @@ class Convolution:
         return total
 
 
+class Attention:
+    """Attention and its gradients in float64.
+
+    Args:
+        q, k, v: heads, (batch, heads, rows, columns).
+        scale: of scores.
+        causal: whether a query sees keys up to its own position.
+    """
+
+    def __init__(self, q: Array, k: Array, v: Array, scale: float, causal: bool) -> None:
+        self.q, self.k, self.v, self.scale = *(x.astype(np.float64) for x in (q, k, v)), scale
+        self.scores = self.q @ self.k.swapaxes(2, 3) * scale
+        if causal:
+            rows, columns = self.scores.shape[2:]
+            seen = np.arange(columns) <= np.arange(rows)[:, None]
+            self.scores = np.where(seen, self.scores, -np.inf)
+
+    def forward(self) -> tuple[Array, Array]:
+        largest = self.scores.max(-1, keepdims=True)
+        sums = largest + np.log(np.exp(self.scores - largest).sum(-1, keepdims=True))
+        return np.exp(self.scores - sums) @ self.v, sums
+
+    def backward(self, o: Array, g: Array, sums: Array) -> tuple[Array, Array, Array]:
+        o, g = o.astype(np.float64), g.astype(np.float64)
+        shares = np.exp(self.scores - sums.astype(np.float64))
+        moved = g @ self.v.swapaxes(2, 3) - (o * g).sum(-1, keepdims=True)
+        by_scores = shares * moved * self.scale
+        turned = by_scores.swapaxes(2, 3)
+        return by_scores @ self.k, turned @ self.q, shares.swapaxes(2, 3) @ g
+
+
 class Graph:
-    """A graph of one convolution.
+    """A graph of one convolution, or of attention.
 
     Args:
         library: the module.
@@ -154,7 +186,8 @@ class Graph:
         assert given["compute_data_type"] is DataType.FLOAT
         self.library, self.given = library, given
         self.operands: dict[str, Tensor] = {}
-        self.result, self.form, self.how = Tensor(), "", dict[str, Any]()
+        self.results: tuple[Tensor, ...] = ()
+        self.form, self.how = "", dict[str, Any]()
         self.plans: list[str] = []
         self.built = ""
 
@@ -165,7 +198,7 @@ class Graph:
     def _convolution(self, form: str, operands: dict[str, Tensor], how: dict[str, Any]) -> Tensor:
         assert how["pre_padding"] == how["post_padding"]
         assert how.pop("compute_data_type") is DataType.FLOAT
-        self.form, self.operands, self.how = form, operands, how
+        self.form, self.operands, self.how, self.results = form, operands, how, (Tensor(),)
         return self.result
 
     def conv_fprop(self, image: Tensor, weight: Tensor, **how: Any) -> Tensor:
@@ -177,11 +210,57 @@ class Graph:
     def conv_wgrad(self, image: Tensor, loss: Tensor, **how: Any) -> Tensor:
         return self._convolution("wgrad", {"x": image, "y": loss}, how)
 
+    @property
+    def result(self) -> Tensor:
+        """Of a convolution."""
+        return self.results[0]
+
+    def sdpa(
+        self, name: str, q: Tensor, k: Tensor, v: Tensor, generate_stats: bool, attn_scale: float,
+        use_causal_mask: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        self.form, self.operands = "forward", {"q": q, "k": k, "v": v}
+        self.how = {"scale": attn_scale, "causal": use_causal_mask}
+        self.results = (Tensor(), Tensor())[: 1 + generate_stats]
+        return self.results[0], self.results[1] if generate_stats else None
+
+    def sdpa_backward(
+        self, name: str, q: Tensor, k: Tensor, v: Tensor, o: Tensor, dO: Tensor,
+        stats: Tensor, attn_scale: float, use_causal_mask: bool, use_deterministic_algorithm: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        assert use_deterministic_algorithm
+        self.form, self.operands = "backward", {"q": q, "k": k, "v": v, "o": o, "g": dO, "s": stats}
+        self.how = {"scale": attn_scale, "causal": use_causal_mask}
+        self.results = (Tensor(), Tensor(), Tensor())
+        return self.results
+
     def validate(self) -> None:
-        """That all is there, and that the shapes belong to one convolution."""
-        tensors = [*self.operands.values(), self.result]
-        assert self.result.output and len({t.uid for t in tensors}) == 3
-        assert {t.kind for t in tensors} == {self.given["io_data_type"]}
+        """That all is there, and that the shapes belong together."""
+        tensors = [*self.operands.values(), *self.results]
+        assert all(result.output for result in self.results)
+        assert sorted(t.uid for t in tensors) == [*range(1, len(tensors) + 1)]
+        if self.form in ("forward", "backward"):
+            self._validate_attention(tensors)
+        else:
+            self._validate_convolution(tensors)
+
+    def _validate_attention(self, tensors: Sequence[Tensor]) -> None:
+        """Rows of columns, of one type but for the logarithms."""
+        q, k, v = (self.operands[name].dim for name in "qkv")
+        batch, heads, rows, _ = q
+        assert k[:3] == v[:3] == [batch, heads, k[2]] and q[3] == k[3]
+        values = [batch, heads, rows, v[3]]
+        of_rows = [batch, heads, rows, 1]
+        shapes = [q, k, v, *((values, of_rows) if self.form == "forward" else ())]
+        shapes += [] if self.form == "forward" else [values, values, of_rows, q, k, v]
+        for tensor, shape in zip(tensors, shapes):
+            single = shape == of_rows and tensor is not tensors[0]
+            assert tensor.dim == shape and tensor.stride[3] == 1
+            assert tensor.kind is (DataType.FLOAT if single else self.given["io_data_type"])
+            assert single or all(n == 1 or s % 8 == 0 for n, s in zip(shape[:3], tensor.stride))
+
+    def _validate_convolution(self, tensors: Sequence[Tensor]) -> None:
+        assert {t.kind for t in tensors} == {self.given["io_data_type"]} and len(tensors) == 3
         for tensor in tensors:  # packed, in one order or the other
             axes = [axis for axis, size in enumerate(tensor.dim) if size > 1]
             order = sorted(axes, key=lambda a: -tensor.stride[a])
@@ -225,7 +304,7 @@ class Graph:
 
     def _view(self, tensor: Tensor, address: int) -> Array:
         dtype = np.dtype(tensor.kind.value)
-        assert address % 16 == 0
+        assert address % 16 == 0 or tensor.kind is DataType.FLOAT
         extent = sum((n - 1) * s for n, s in zip(tensor.dim, tensor.stride)) + 1
         self.library.driver.inside(address, extent * dtype.itemsize)
         memory = (ctypes.c_byte * (extent * dtype.itemsize)).from_address(address)
@@ -233,7 +312,8 @@ class Graph:
         return np.lib.stride_tricks.as_strided(np.frombuffer(memory, dtype), tensor.dim, strides)
 
     def execute(self, pack: Mapping[int, int], workspace: int, handle: Any) -> None:
-        assert self.built and handle == self.library.handle and pack.keys() == {1, 2, 3}
+        assert self.built and handle == self.library.handle
+        assert len(pack) == len(self.operands) + len(self.results)
         nbytes, pack = ENGINES[self.built][1], dict(pack)
 
         def run() -> None:
@@ -249,6 +329,15 @@ class Graph:
 
     def _store(self, pack: Mapping[int, int]) -> None:
         arrays = {n: self._view(t, pack[t.uid]) for n, t in self.operands.items()}
+        if self.form in ("forward", "backward"):
+            attention = Attention(*(arrays[name] for name in "qkv"), **self.how)
+            made = attention.forward() if self.form == "forward" else attention.backward(
+                arrays["o"], arrays["g"], arrays["s"]
+            )  # fmt: skip
+            for value, result in zip(made, self.results):
+                out = self._view(result, pack[result.uid])
+                out[:] = value.astype(out.dtype)
+            return
         how = (self.how["stride"], self.how["pre_padding"], self.how["dilation"])
         convolution = Convolution(self._of("x").dim, self._of("w").dim, *how)
         if self.form == "fprop":
@@ -265,7 +354,7 @@ class CudnnModule:
     """The module.
 
     Attributes:
-        convolutions: what was convolved: form, data type and engine.
+        convolutions: what was computed: form, data type and engine.
         graphs: those that were built.
         refuses: whether it has no engine.
     """

@@ -34,6 +34,7 @@ from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.layouts import LAST, Layouts, channels_first, wanted_orders
 from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
+from tinygrad_cuda.lowering.skeletons.attention import library as attention_library
 from tinygrad_cuda.lowering.skeletons.attention import tiles as attention_tiles
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma
 from tinygrad_cuda.lowering.skeletons.contract.contract import (
@@ -1202,6 +1203,9 @@ def with_compositions(
         new[node] = with_sources(node, tuple(new[source] for source in node.sources))
         if node.op is convolution_input_gradient and conv_library.makes(node, target):
             new[node] = conv_library.as_it_is(new[node])
+            continue
+        if attention_library.makes(new[node], target):
+            new[node] = attention_library.with_values(new[node])
             continue
         row = _composed(node, target)
         refusal = row.refusal(node, target) if row is not None else ""

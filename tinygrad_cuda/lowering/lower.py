@@ -33,6 +33,8 @@ from tinygrad_cuda.lowering.schedule.fusion import LibraryCalls
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
 from tinygrad_cuda.lowering.schedule.stored_softmax import with_stored_softmax
+from tinygrad_cuda.lowering.skeletons.attention import library as attention_library
+from tinygrad_cuda.lowering.skeletons.attention.library import AttentionCut
 from tinygrad_cuda.lowering.skeletons.contract.library import CUBLAS, LibraryCut, with_epilogues
 from tinygrad_cuda.lowering.skeletons.conv import library as conv_library
 from tinygrad_cuda.lowering.skeletons.conv.library import ConvolutionCut
@@ -40,7 +42,7 @@ from tinygrad_cuda.lowering.skeletons.fft.library import TransformCut, is_chosen
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.lowering.tuning import Decision
 
-SHARING = ConvolutionCut | TransformCut  # calls that have one workspace
+SHARING = AttentionCut | ConvolutionCut | TransformCut  # calls that have one workspace
 LIBRARY_CUTS = LibraryCut | SHARING
 
 
@@ -99,6 +101,7 @@ def scheduled(program: Program, target: Target) -> Schedule:
     outputs = simplify(outputs, checks=checks)
     if settings.provider:
         notes += conv_library.refusals(outputs, target)
+        notes += attention_library.refusals(outputs, target)
     made = _grouped(outputs, target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
         made = _grouped(with_checks(outputs, unread), target, overwrites)
@@ -145,6 +148,8 @@ def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, N
         decisions = chosen.decisions
     if settings.provider and is_chosen(target) and "kernel" in kinds:
         outputs, choices = with_calls(outputs, choices)
+    if settings.provider and conv_library.is_provider(target) and "kernel" in kinds:
+        outputs, choices = attention_library.with_calls(outputs, choices, target)
     if any(isinstance(choice.cut, LIBRARY_CUTS) for choice in choices.values()):
         made = _with_libraries(outputs, target, overwrites, choices)
     else:

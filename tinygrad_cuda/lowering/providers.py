@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import Node, Op, topological
-from tinygrad_cuda.graph.ops import convolution, fft
+from tinygrad_cuda.graph.ops import attention, convolution, fft
 from tinygrad_cuda.graph.ops.contraction import matmul
 
 
@@ -24,15 +24,17 @@ class Provided(NamedTuple):
     name: str
 
 
-PROVIDED: dict[str, Provided] = {
-    "cublas": Provided((matmul,), "product"),
-    "cudnn": Provided(convolution.ROWS, "convolution"),
-    "cufft": Provided(fft.ROWS, "transform"),
-}
+PROVIDED: dict[str, tuple[Provided, ...]] = {
+    "cublas": (Provided((matmul,), "product"),),
+    "cudnn": (
+        Provided(convolution.ROWS, "convolution"), Provided(attention.ROWS, "fused attention"),
+    ),
+    "cufft": (Provided(fft.ROWS, "transform"),),
+}  # fmt: skip
 
 
 def require_provider(outputs: Sequence[Node], device: str, libraries: Sequence[str]) -> None:
-    """Checks that a device has the library that is to make products, convolutions or transforms.
+    """Checks that a device has the library that is to make some of a plan's nodes.
 
     Args:
         outputs: of a plan.
@@ -44,9 +46,10 @@ def require_provider(outputs: Sequence[Node], device: str, libraries: Sequence[s
     """
     if not settings.provider or settings.provider in libraries:
         return
-    ops, name = PROVIDED[settings.provider]
-    node = next((n for n in topological(outputs) if n.op in ops), None)
+    names = {op: made.name for made in PROVIDED[settings.provider] for op in made.ops}
+    node = next((n for n in topological(outputs) if n.op in names), None)
     if node is not None:
+        name = names[node.op]
         raise ArgumentError(
             "kernels.provider", f"{settings.provider!r} does not run on device {device!r}",
             expect=f"{name}s on a CUDA device", actual=f"a {name} on {device}", site=node.site,

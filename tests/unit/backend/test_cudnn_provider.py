@@ -67,6 +67,13 @@ def call_of(result: Any) -> Any:
     return call
 
 
+def heads(*shape: int, dtype: str = "bfloat16") -> list[Any]:
+    """Queries, keys and values in memory."""
+    made = [values(*shape, dtype=dtype).requires_grad_() for _ in range(3)]
+    tc.realize(*made)
+    return made
+
+
 def gradients(x: Any, w: Any, **how: Any) -> tuple[Any, Any]:
     x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
     by_input, by_weight = tc.autograd.grad(F.conv2d(x, w, **how).float().sum(), (x, w))
@@ -149,9 +156,21 @@ def test_other_devices_refuse_convolutions_by_name(device: str, library: CudnnMo
         assert F.conv2d(x, w).sum().item() == 12 * 18
 
 
+def test_the_emulator_refuses_attention_by_name(library: CudnnModule) -> None:
+    """On cpu it is recorded as products."""
+    q = tc.ones(1, 1, 16, 32, dtype=tc.bfloat16, device="emu")
+    with pytest.raises(ArgumentError, match="fused attentions on a CUDA device"):
+        F.scaled_dot_product_attention(q, q, q).numpy()
+    with tc.kernels.provider(None):
+        assert F.scaled_dot_product_attention(q, q, q).float().sum().item() == 16 * 32
+
+
 def test_no_engine_is_an_error_before_anything_has_changed(library: CudnnModule) -> None:
     x, w = tc.ones(1, 2, 4, 4, device="cuda"), tc.ones(3, 2, 3, 3, device="cuda")
     library.refuses = True
+    q = tc.ones(1, 1, 16, 32, dtype=tc.bfloat16, device="cuda")
+    with pytest.raises(CudaError, match="cuDNN has no engine for attention"):
+        F.scaled_dot_product_attention(q, q, q).cpu()
     with pytest.raises(CudaError, match="cuDNN has no engine for a convolution") as caught:
         F.conv2d(x, w).cpu()
     assert "no engine configuration is left" in str(caught.value)
@@ -164,7 +183,7 @@ def test_memory_that_is_not_aligned_is_refused(library: CudnnModule) -> None:
     x, w = tc.ones(1, 2, 4, 4, device="cuda"), tc.ones(3, 2, 3, 3, device="cuda")
     F.conv2d(x, w).cpu()
     machine: Any = registry.get(as_device("cuda"))
-    (loaded,) = machine._cudnn._convolutions.values()
+    (loaded,) = machine._cudnn._graphs.values()
     with pytest.raises(ArgumentError, match="memory of a convolution is not aligned"):
         loaded.start(struct.pack("<3Q", 4100, 8192, 16384), machine.gpu.stream)
     assert len(library.convolutions) == 1
@@ -345,7 +364,7 @@ def test_the_workspace_is_the_pools_and_grows(library: CudnnModule) -> None:
     assert large.nbytes == 2048 and machine.memory_in_use() >= before + 2048
     F.conv2d(x.bfloat16(), w.bfloat16()).cpu()  # 1024 bytes of the same memory
     assert workspace.of(0) is large
-    assert [c.memory.nbytes for c in machine._cudnn._convolutions.values()] == [256, 2048, 2048]
+    assert [c.memory.nbytes for c in machine._cudnn._graphs.values()] == [256, 2048, 2048]
 
 
 def test_sums_over_nothing_are_no_calls(library: CudnnModule) -> None:
@@ -353,3 +372,78 @@ def test_sums_over_nothing_are_no_calls(library: CudnnModule) -> None:
         x, w = (tc.ones(*shape, device="cuda") for shape in shapes)
         assert F.conv2d(x, w).cpu().sum().item() == 0
     assert not library.convolutions
+
+
+# Attention ----------------------------------------------------------------------------------------
+
+
+def attention(q: Any, k: Any, v: Any, **how: Any) -> tuple[Any, ...]:
+    y = F.scaled_dot_product_attention(q, k, v, **how)
+    return y, *tc.autograd.grad((y * y).float().sum(), (q, k, v))
+
+
+def test_attention_and_its_gradients_are_two_calls() -> None:
+    calls = calls_of(*attention(*heads(2, 3, 24, 32), is_causal=True))
+    assert [call[:4] for call in calls] == [
+        ("cudnn", "forward", "bfloat16", True), ("cudnn", "backward", "bfloat16", True),
+    ]  # fmt: skip
+    assert [call.scale for call in calls] == [pytest.approx(32**-0.5)] * 2
+    rows = ((2, 3, 24, 32), (2304, 768, 32, 1), 0)
+    sums = ((2, 3, 24, 1), (72, 24, 1, 1), 0)
+    assert calls[0].tensors == (rows, rows, rows, rows, sums)
+    assert calls[1].tensors == (*[rows] * 5, sums, rows, rows, rows)
+    (call,) = calls_of(F.scaled_dot_product_attention(*heads(2, 3, 24, 32)))
+    assert call.tensors == (rows, rows, rows, rows)  # no gradient reads the sums
+    three = heads(3, 24, 32)
+    (call,) = calls_of(F.scaled_dot_product_attention(*three))
+    assert call.tensors[0] == ((3, 1, 24, 32), (768, 768, 32, 1), 0)
+
+
+def test_heads_that_a_call_can_read_are_not_copied() -> None:
+    """Heads beside each other, and others whose columns are neighbours in memory."""
+    whole = values(2, 24, 3 * 96, dtype="bfloat16")
+    tc.realize(whole)
+    q, k, v = (t.reshape(2, 24, 3, 32).transpose(1, 2) for t in whole.chunk(3, -1))
+    result = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 24, 96)
+    assert kinds(result.relu()) == ["library", "map"]
+    tensors = call_of(result.relu()).tensors
+    assert [tensor.offset for tensor in tensors] == [0, 96, 192, 0]
+    assert tensors[1].strides == (24 * 288, 32, 288, 1)
+    assert tensors[3].strides == (24 * 96, 32, 96, 1)
+    q, k, v = heads(2, 3, 24, 32)
+    (wide, *_) = heads(2, 3, 24, 64)
+    assert kinds(F.scaled_dot_product_attention(wide[..., 8:40], k, v)) == ["library"]
+    turned = q.transpose(2, 3).contiguous().transpose(2, 3)
+    for one in (wide[..., 4:36], q.flip(2), turned, wide[..., ::2]):
+        assert kinds(F.scaled_dot_product_attention(one, k, v)) == ["map", "library"]
+    (grouped,) = calls_of(
+        F.scaled_dot_product_attention(q, k[:, :1].expand(2, 3, 24, 32), v[:, :1].expand_as(v))
+    )
+    assert grouped.tensors[1].strides == (2304, 768, 32, 1)  # of a copy
+
+
+def test_a_gradient_that_nobody_reads_has_memory_of_the_plan() -> None:
+    q, k, v = heads(2, 3, 24, 32)
+    y = F.scaled_dot_product_attention(q, k, v)
+    (by_query,) = tc.autograd.grad((y * y).float().sum(), (q,))
+    made = lowered(by_query)
+    (call,) = (x.library for x in made.launches if x.library and x.library.form == "backward")
+    assert len(set(call.words)) == 9
+    assert made.arena.nbytes >= 2 * 4 * 2 * 3 * 24 * 32
+
+
+def test_attention_that_no_call_makes_says_why() -> None:
+    q, k, v = heads(2, 3, 24, 32)
+    mask = tc.tensor(np.tri(24, dtype=bool), device="emu")
+    wide, single = heads(1, 1, 24, 192), heads(1, 1, 24, 32, dtype="float32")
+    masked = "scores are masked, or weights are dropped"
+    for result, reason in (
+        (F.scaled_dot_product_attention(q, k, v, attn_mask=mask), masked),
+        (F.scaled_dot_product_attention(q, k, v, dropout_p=0.25), masked),
+        (F.scaled_dot_product_attention(*single), "float32 is no dtype of its attention"),
+        (F.scaled_dot_product_attention(*wide), "heads of [192] are no multiples of 8 up to 128"),
+    ):
+        made = lowered(result)
+        assert not any(launch.library for launch in made.launches)
+        assert any(note.endswith(f"is not by cudnn: {reason}") for note in made.schedule.notes)
+        assert made.source == lowered(result, provider="").source

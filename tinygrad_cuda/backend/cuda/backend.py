@@ -49,6 +49,7 @@ from tinygrad_cuda.core.observer import DTOH, HTOD, watched
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.library_call import (
+    LibraryAttention,
     LibraryCall,
     LibraryConvolution,
     LibraryTransform,
@@ -275,10 +276,10 @@ class CudaBackend:
             if self._cufft is None:
                 self._cufft = Cufft(self.gpu)
             return self._cufft.transform(call)
-        if isinstance(call, LibraryConvolution):
+        if isinstance(call, LibraryConvolution | LibraryAttention):
             if self._cudnn is None:
                 self._cudnn = Cudnn(self.gpu)
-            return self._cudnn.convolution(call)
+            return self._cudnn.graph(call)
         if self._cublas is None:
             self._cublas = CublasLt(self.gpu)
         return self._cublas.product(call)

@@ -153,9 +153,12 @@ def _attention(
 def _attention_backward(
     g: Array, q: Array, k: Array, v: Array, logsumexp: Array, delta: Array, mask: Array,
     keep_mask: Array = ALL, *, causal: bool, scale: float, dropout: float = 0.0,
+    of_values: bool = False,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     high, low = wide(q.dtype), q.dtype
     g, q, k, v = (x.astype(high) for x in (g, q, k, v))
+    if of_values:
+        delta = (g * delta.astype(high)).sum(-1)
     shares = _powers(_scores(q, k, mask, causal, scale), logsumexp)
     factor = np.asarray(scale, high)
     weights = np.where(keep_mask, np.asarray(dropout_scale(dropout), high), 0)  # of shares
@@ -436,6 +439,8 @@ attention: Op = AttentionOp(
 
 # The cotangents of q, k and v, from that of the values, g (*, L, V); logsumexp (*, L) is the second
 # result of `attention`, and delta (*, L) the sum of g * values less the cotangent of logsumexp.
+# Within a plan the values may stand in delta's place, if the attribute `of_values` says so: a
+# library sums their product with g itself (lowering/skeletons/attention/library.py).
 attention_backward: Op = AttentionOp(
     "attention_backward", _infer_backward, numpy=_attention_backward, count=8,
     gradient=(*map(_of_source, _SOURCES[:-1]), None), batch=_batched(lambda: attention_backward),

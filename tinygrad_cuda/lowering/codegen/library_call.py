@@ -79,7 +79,7 @@ class LibraryTransform(NamedTuple):
 
 
 class LibraryTensor(NamedTuple):
-    """Images, or a weight, whose elements fill their memory.
+    """Images, a weight, or heads of attention, in memory.
 
     Attributes:
         shape: as cuDNN counts axes: images, channels, rows, columns; or outputs, inputs, taps.
@@ -120,9 +120,33 @@ class LibraryConvolution(NamedTuple):
     words: tuple[int, ...]
 
 
-LibraryCall = LibraryProduct | LibraryTransform | LibraryConvolution
+class LibraryAttention(NamedTuple):
+    """Attention of heads without the matrix of their scores, or its gradients.
+
+    Attributes:
+        provider: the library.
+        form: ``forward`` or ``backward``.
+        dtype: of all tensors but the logarithms of rows' sums, which are float32.
+        causal: whether a query sees keys up to its own position.
+        scale: of scores.
+        tensors: of shape (batch, heads, rows, columns). Forward: queries, keys, values, the result
+            and, if they are wanted, the logarithms; backward: queries, keys, values, the result,
+            its cotangent, the logarithms, and the gradients by the first three.
+        words: which of a launch's parameters the tensors are.
+    """
+
+    provider: str
+    form: str
+    dtype: str
+    causal: bool
+    scale: float
+    tensors: tuple[LibraryTensor, ...]
+    words: tuple[int, ...]
+
+
+LibraryCall = LibraryProduct | LibraryTransform | LibraryConvolution | LibraryAttention
 
 __all__ = [
-    "LibraryCall", "LibraryConvolution", "LibraryMatrix", "LibraryProduct", "LibraryTensor",
-    "LibraryTransform",
+    "LibraryAttention", "LibraryCall", "LibraryConvolution", "LibraryMatrix", "LibraryProduct",
+    "LibraryTensor", "LibraryTransform",
 ]  # fmt: skip

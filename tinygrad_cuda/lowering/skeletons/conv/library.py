@@ -53,10 +53,14 @@ class ConvolutionCut(NamedTuple):
     winograd: bool
 
 
+def is_provider(target: Target) -> bool:
+    """Whether cuDNN is chosen, and the target has it."""
+    return settings.provider == CUDNN and CUDNN in target.libraries
+
+
 def is_chosen(target: Target) -> bool:
-    """Whether cuDNN is to make the convolutions of a plan, and the target has it."""
-    chosen = settings.provider == CUDNN and CUDNN in target.libraries
-    return chosen and not settings.convolution_tier
+    """Whether cuDNN is to make the convolutions of a plan."""
+    return is_provider(target) and not settings.convolution_tier
 
 
 def refusal(node: Node) -> str:
@@ -221,6 +225,6 @@ def _tensor(shape: Shape, last: bool, offset: int = 0) -> LibraryTensor:
 
 
 __all__ = [
-    "CUDNN", "ConvolutionCut", "as_it_is", "convolution_stages", "is_chosen", "makes", "refusal",
-    "refusals",     "with_packed_operands",
+    "CUDNN", "ConvolutionCut", "as_it_is", "convolution_stages", "is_chosen", "is_provider",
+    "makes", "refusal", "refusals", "with_packed_operands",
 ]  # fmt: skip
