@@ -217,8 +217,8 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "provider",
         _provider,
         "",
-        "a library in place of kernels on a GPU: cublas makes products, cudnn convolutions, cufft "
-        "transforms; empty: none",
+        "a library in place of kernels on a GPU: cublas makes products, cudnn convolutions and "
+        "attention, cufft transforms; empty: none",
     ),
     EnvironmentVariable(
         "TGC_TUNE",

@@ -63,7 +63,7 @@ def use(op: str, tier: str | None) -> Restored:
 
 
 def provider(name: str | None) -> Restored:
-    """Has a library make products, convolutions or transforms on GPUs, from here on or in a `with`.
+    """Has a library make some operations on GPUs, from here on or inside a `with` block.
 
     Calls are part of a plan's CUDA graph. Those of ``"cublas"`` (cuBLASLt) take any transposition
     and batch of float16, bfloat16, float32 (as `tc.set_float32_matmul_precision` permits) and
@@ -73,7 +73,8 @@ def provider(name: str | None) -> Restored:
 
     Those of ``"cudnn"`` (cuDNN) make convolutions and both of their gradients, of float16, bfloat16
     and float32 (as tf32 where precision and `tc.backends.cudnn.allow_tf32` permit it), by the first
-    engine of its heuristic that gives the same bits in each run.
+    engine of its heuristic that gives the same bits in each run; and attention of half types
+    without masks or dropout, in the deterministic mode of its gradients.
 
     Those of ``"cufft"`` (cuFFT) make the transforms of `tc.fft` of any length, batched over the
     last axis. A factor behind them is a kernel of its own, or part of the next one.
