@@ -399,7 +399,8 @@ def test_attention_and_its_gradients(
     for one, again in zip(found, values_of(attended(operands, g, causal))):
         np.testing.assert_array_equal(one, again)
     if library is not None:
-        assert {form for form, *_ in library.convolutions} == {"forward", "backward"}
+        forms = {"forward"} if sizes[2] == 1 else {"forward", "backward"}
+        assert {form for form, *_ in library.convolutions} == forms
 
 
 def projected(x: Any, w: Any, heads: int) -> Any:

@@ -432,6 +432,16 @@ def test_a_gradient_that_nobody_reads_has_memory_of_the_plan() -> None:
     assert made.arena.nbytes >= 2 * 4 * 2 * 3 * 24 * 32
 
 
+def test_gradients_of_one_query_stay_with_the_package() -> None:
+    """Of one query of one head, cuDNN 9.28 ends the process as it looks for an engine."""
+    made = lowered(*attention(*(values(1, 1, n, 32, dtype="bfloat16").requires_grad_()
+                                for n in (1, 24, 24))))  # fmt: skip
+    calls = [launch.library for launch in made.launches if launch.library]
+    assert [call.form for call in calls] == ["forward"]
+    (note,) = made.schedule.notes
+    assert note.endswith("is not by cudnn: one query has no gradients there")
+
+
 def test_attention_that_no_call_makes_says_why() -> None:
     q, k, v = heads(2, 3, 24, 32)
     mask = tc.tensor(np.tri(24, dtype=bool), device="emu")
