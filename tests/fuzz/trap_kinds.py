@@ -1320,6 +1320,16 @@ KINDS = [
           "t_N=tc.ones(1)",
           "getattr(t_N,'tag',2.0)",
           "t_N.tag=getattr(t_N,'tag',2.0)+1"),
+    # Looking for an attribute runs code that fails otherwise than by AttributeError.
+    _kind("a module with parts that are not installed",
+          "import sys, types\nm_N = types.ModuleType('lazy_N')\nm_N.v = 2.0\n"
+          "def fail_N(name):\n    raise ModuleNotFoundError('not installed: ' + name)\n"
+          "m_N.__getattr__ = fail_N\nsys.modules['lazy_N'] = m_N",
+          "m_N.v", "m_N.v += 1"),
+    _kind("a property that fails",
+          "class C_N:\n    v = 2.0\n    @property\n    def gone(self):\n"
+          "        raise RuntimeError('closed')\nc_N = C_N()",
+          "(c_N.v if 'gone' else c_N.gone)", "c_N.v += 1"),
 ]  # fmt: skip
 
 # Source that defines ``read_N(x)``, which gives EXPR times x.

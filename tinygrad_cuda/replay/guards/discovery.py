@@ -57,6 +57,7 @@ from tinygrad_cuda.replay.guards.values import (
     Inside,
     Name,
     Names,
+    attribute_of,
     is_collected,
     items_of,
     referent,
@@ -597,7 +598,7 @@ class _Search:
                     self._take_module(whole)
                     module = sys.modules[whole]
                     if name and not _is_ours(module):
-                        self._take(Name(name, module, getattr(module, name, NOTHING)))
+                        self._take(Name(name, module, attribute_of(module, name)))
 
     def _take_module(self, name: str) -> None:
         """A Python module that is imported by its name."""
@@ -710,7 +711,7 @@ class _Search:
         if name in one.of_classes:
             self._take_from_class(name, one, read)
         else:
-            value = getattr(one.thing, name, NOTHING)
+            value = attribute_of(one.thing, name)
             self._take(Name(name, one.weak or one.thing, value), read)
 
     def _is_data(self, name: str, one: _Reached) -> bool:
@@ -727,7 +728,7 @@ class _Search:
         value = vars(owner)[name]
         if isinstance(value, MemberDescriptorType):
             holder = one.weak or thing
-            self._take(Name(name, holder, getattr(thing, name, NOTHING)), read)
+            self._take(Name(name, holder, attribute_of(thing, name)), read)
             return
         if not one.special and not hasattr(type(value), "__get__"):
             self._take(Name(name, one.weak or thing, value), read)
@@ -772,7 +773,8 @@ class _Search:
         if isinstance(thing, FunctionType):
             path = thing.__code__.co_filename
         else:
-            path = getattr(sys.modules.get(module), "__file__", None) or ""
+            file = attribute_of(sys.modules.get(module), "__file__")
+            path = file if isinstance(file, str) else ""
         return not path.startswith(LIBRARIES) and bool(path or root not in sys.stdlib_module_names)
 
 

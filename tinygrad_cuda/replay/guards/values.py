@@ -101,7 +101,7 @@ class Name(NamedTuple):
                 return owner is None
         if name == "type()":
             return type(owner)
-        return getattr(owner, name, NOTHING)
+        return attribute_of(owner, name)
 
     def holds(self) -> bool:
         """Whether the value is the same at this moment."""
@@ -237,6 +237,14 @@ def _identity(owner: Any) -> int:
 def referent(owner: Any) -> Any:
     """What the owner of a name or a container is, where a weak reference stands for it."""
     return owner() if issubclass(type(owner), weakref.ref) else owner
+
+
+def attribute_of(thing: Any, name: str) -> Any:
+    """An attribute; `NOTHING` without it, and where its code fails, as that of lazy modules may."""
+    try:
+        return getattr(thing, name)
+    except Exception:
+        return NOTHING
 
 
 def items_of(container: Any) -> list[Any]:
