@@ -223,6 +223,12 @@ class Tensor(
             raise ValueError(f"{array.dtype} becomes {np.dtype(dtype)} only by a copy")
         return array.astype(dtype)
 
+    def __array_wrap__(
+        self, array: np.ndarray[Any, Any], context: Any = None, return_scalar: bool = False
+    ) -> Tensor:
+        """What a function of NumPy has computed from this Tensor's array: ``np.transpose(x)``."""
+        return creation.as_tensor(array, device="cpu")
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return ufuncs.applied(self, ufunc, method, inputs, options)
 

@@ -119,6 +119,34 @@ def test_what_numpy_computes() -> None:
         np.add(array, array, out=x)
 
 
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "argmax": np.argmax,
+    "argmax of rows": lambda t: np.argmax(t, axis=1),
+    "argsort": np.argsort,
+    "clip": lambda t: np.clip(t, 0, 1),
+    "cumsum": np.cumsum,
+    "inverse": np.linalg.inv,
+    "repeat": lambda t: np.repeat(t, 2),
+    "reshape": lambda t: np.reshape(t, -1),
+    "round": np.round,
+    "sort": np.sort,
+    "take": lambda t: np.take(t, [0, 1]),
+    "transpose": np.transpose,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_functions_of_numpy_give_tensors_as_with_torch(name: str) -> None:
+    """Where NumPy has a function that is no ufunc it computes, and hands its array back."""
+    rows = [[0.5, 2.0], [-1.0, 3.0]]
+    ours, theirs = (WRAPPED[name](lib.tensor(rows, device="cpu")) for lib in (tc, torch))
+    if isinstance(theirs, torch.Tensor):
+        assert isinstance(ours, tc.Tensor)
+        assert ours.dtype.name == str(theirs.dtype).removeprefix("torch.")
+    assert type(ours).__name__ == type(theirs).__name__
+    assert ours.tolist() == theirs.tolist()
+
+
 LISTS: dict[str, Any] = {
     "float64": [np.float64(1)],
     "int32": [np.int32(1)],
