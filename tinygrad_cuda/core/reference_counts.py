@@ -7,9 +7,17 @@ last two, but the count has them. A holder of any other kind adds to it, and cau
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
+
+if "t" in sys.abiflags:
+    raise ImportError(
+        "[import] tinygrad_cuda counts references, which Python without its global lock counts "
+        f"otherwise\n  expect: a usual build of Python 3.11 or later\n  actual: {sys.version}, "
+        "free-threaded\n  hint:   an environment made by python3 instead of python3t"
+    )
 
 # A function of C: no frame of Python refers to its argument meanwhile. The argument counts as one.
 reference_count = getrefcount
