@@ -39,10 +39,8 @@ class Plain(Program):
         self.host = host_data(workload)
         self.fresh = isinstance(workload, Training)
         pin = device.startswith("cuda") and self.fresh
-        self.batches = [
-            tuple(tc.tensor(x, device="cpu").pin_memory() if pin else x for x in given)
-            for given in self.host
-        ]
+        batches = [[tc.tensor(x, device="cpu") for x in given] for given in self.host]
+        self.batches = [tuple(x.pin_memory() if pin else x for x in given) for given in batches]
         self.given = self.work.data[0]
         self.turns = isinstance(workload, ModelTraining | Operation)
 
