@@ -128,6 +128,9 @@ t.bucketize(t.tensor([0.5 + 5e-13], dtype=t.float64), t.tensor([0.0, 0.5, 2.0]))
 t.bucketize(0.5 + 5e-13, t.tensor([0.0, 0.5, 2.0], dtype=t.float64))
 t.searchsorted(t.tensor([1, 2, 3], dtype=t.uint8), t.tensor(-1))
 t.searchsorted(t.tensor([0.0, 0.5], dtype=t.float16), t.tensor(0.5001))
+t.trapezoid(t.tensor([[200], [128]], dtype=t.uint8), dim=1)
+t.trapezoid(t.tensor([200, 100], dtype=t.uint8))
+t.trapezoid(t.tensor([100, 100, 100], dtype=t.int8), dx=2)
 """
 REFUSED = """
 [0, 1] + t.tensor([2])
