@@ -209,7 +209,7 @@ def set_detect_nan(mode: bool) -> None:
 
 
 class _Anomaly(threading.local):
-    """What `set_anomaly_enabled` was told in this thread."""
+    """The mode that `set_anomaly_enabled` has set in this thread."""
 
     def __init__(self) -> None:
         self.enabled, self.check_nan = False, True

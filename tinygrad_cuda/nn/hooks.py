@@ -231,7 +231,7 @@ _registrations: dict[str, dict[int, Callable[..., Any]]] = {
 def registered(module: Any, table: str, name: str, value: Any) -> Any:
     """What enters a table of a module, as the hooks on registrations leave it."""
     if value is None and table == "_parameters":
-        return value  # of a name without a Parameter PyTorch's hooks are not told
+        return value  # PyTorch calls no hook for a Parameter that is None
     for hook in list(_registrations[table].values()):
         replaced = hook(module, name, value)
         value = value if replaced is None else replaced

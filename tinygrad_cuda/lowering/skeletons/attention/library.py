@@ -24,7 +24,6 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.ops.attention import ROWS, attention, placements_of
-from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.library_call import LibraryAttention, LibraryTensor
 from tinygrad_cuda.lowering.codegen.skeleton import KernelParams, LibraryWorkspace, Stage
@@ -32,8 +31,7 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
 from tinygrad_cuda.lowering.skeletons.attention.tiles import operands_of, stored_results
 from tinygrad_cuda.lowering.skeletons.contract.library import (
     call_stage,
-    in_memory,
-    strides_of,
+    memory_view,
     words_of,
 )
 from tinygrad_cuda.lowering.skeletons.conv.library import CUDNN, is_provider
@@ -179,17 +177,11 @@ def _in_memory(x: Node) -> Node:
 
 def _tensor(x: Node) -> tuple[Node, LibraryTensor] | None:
     """The value in memory that an operand is a view of, and the view; None if it is none."""
-    base = in_memory(x)
-    if base is None:
+    view = memory_view(x)
+    if view is None:
         return None
+    base, strides, offset = view
     rows = not x.dtype.is_half  # the logarithms, one a row
-    names = [f"axis{number}" for number in range(len(x.shape))]
-    at = tuple(ix.variable(name, size) for name, size in zip(names, x.shape, strict=True))
-    strided = strides_of(x, at, base, names)
-    if strided is None:
-        return None
-    steps, offset = strided
-    strides = tuple(steps[name] for name in names)
     if rows:
         wanted = contiguous_strides(x.shape)
         run = all(a == b for a, b, n in zip(strides, wanted, x.shape) if n > 1)

@@ -103,6 +103,23 @@ def in_memory(node: Node) -> Node | None:
     return base if base.dtype is node.dtype else None
 
 
+def memory_view(x: Node) -> tuple[Node, tuple[int, ...], int] | None:
+    """The value in memory that an operand is a view of, the view's strides, and its first element.
+
+    None where its movements leave no strides.
+    """
+    base = in_memory(x)
+    if base is None:
+        return None
+    names = [f"axis{number}" for number in range(len(x.shape))]
+    at = tuple(ix.variable(name, size) for name, size in zip(names, x.shape, strict=True))
+    strided = strides_of(x, at, base, names)
+    if strided is None:
+        return None
+    steps, offset = strided
+    return base, tuple(steps[name] for name in names), offset
+
+
 def _strided(source: Source) -> _Strided | None:
     """An operand as strided matrices; None where its movements leave none."""
     base = in_memory(source.node)

@@ -17,7 +17,6 @@ from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import convolution as conv
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.graph.rewrite.convolutions import LIBRARY
-from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.library_call import LibraryConvolution, LibraryTensor
 from tinygrad_cuda.lowering.codegen.skeleton import KernelParams, Stage
@@ -25,8 +24,7 @@ from tinygrad_cuda.lowering.layouts import Layouts, channels_first, channels_las
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.contract.library import (
     call_stage,
-    in_memory,
-    strides_of,
+    memory_view,
     words_of,
 )
 from tinygrad_cuda.lowering.target import Target
@@ -163,17 +161,12 @@ def _is_packed(x: Node) -> bool:
 
 def _memory(x: Node) -> tuple[Node, int] | None:
     """The value in memory of which the elements are a run, and the first of them."""
-    base = in_memory(x)
-    if base is None:
+    view = memory_view(x)
+    if view is None:
         return None
-    names = [f"axis{number}" for number in range(len(x.shape))]
-    at = tuple(ix.variable(name, size) for name, size in zip(names, x.shape, strict=True))
-    strided = strides_of(x, at, base, names)
-    if strided is None:
-        return None
-    steps, offset = strided
-    wanted = zip(names, x.shape, contiguous_strides(x.shape), strict=True)
-    run = all(steps[name] == stride for name, size, stride in wanted if size > 1)
+    base, strides, offset = view
+    wanted = zip(strides, x.shape, contiguous_strides(x.shape), strict=True)
+    run = all(stride == packed for stride, size, packed in wanted if size > 1)
     return (base, offset) if run else None
 
 
