@@ -151,7 +151,7 @@ class Work:
             self.call = self.training(self.cast(compile(self.module), workload.precision))
         elif isinstance(workload, Training):
             loss = self.cast(compile(workload.loss), workload.precision)
-            self.call = self.training(functools.partial(loss, self.net))
+            self.call = self.training(loss, self.net)
         elif isinstance(workload, Update):
             for name, parameter in self.parameters.items():
                 parameter.grad = self.put(workload.gradients[name])
@@ -213,13 +213,13 @@ class Work:
             return tensor
         return tensor.contiguous(memory_format=self.library.channels_last)
 
-    def training(self, loss: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    def training(self, loss: Callable[..., Any], *first: Any) -> Callable[..., tuple[Any, ...]]:
         # A compiled step looks at what it refers to before each call: not at the initial arrays.
         optimizer = self.optimizer
 
         def step(*batch: Any) -> tuple[Any, ...]:
             optimizer.zero_grad()
-            value = loss(*batch)
+            value = loss(*first, *batch)
             value.backward()
             optimizer.step()
             return (value.detach(),)
