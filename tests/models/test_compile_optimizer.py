@@ -14,7 +14,7 @@ from compiled_task import value_bytes
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.optim.step_replay import StepReplay
+from tinygrad_cuda.optim.step_replay import NOWHERE, StepReplay, _ScalarGroup
 from tinygrad_cuda.replay.versioned_containers import (
     LIST_WRITERS,
     WRITERS,
@@ -269,10 +269,67 @@ class Waves(optim.Adam):
         return super().apply_single(gradient, parameter, state, group, sized)
 
 
-@pytest.mark.parametrize("kind", [Late, Waves])
+class Halved(optim.Adam):
+    """Its numbers alone are others."""
+
+    def step_numbers(self, step: int, group: Any) -> dict[str, float]:
+        numbers = super().step_numbers(step, group)
+        return {**numbers, "size": numbers["size"] / (1 + step % 2)}
+
+
+@pytest.mark.parametrize("kind", [Late, Waves, Halved])
 def test_subclasses_are_asked_themselves(kind: Any) -> None:
     """What a class does otherwise is not replayed as Adam does it."""
     test_numbers_of_many_steps(kind)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"amsgrad": True}, {"maximize": True, "weight_decay": 0.1}, {"betas": (0.0, 0.5)},
+        {"weight_decay": 0.1, "lr": 1}, {"eps": 0.1},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW])
+def test_numbers_that_a_step_changes(kind: Any, options: dict[str, Any]) -> None:
+    """By `step_numbers`, and by the update on a stand-in, which defines them."""
+    layer = nn.Linear(3, 2, device="cpu")
+    optimizer = kind(layer.parameters(), **options)
+    layer(tc.ones(1, 3, device="cpu")).sum().backward()
+    optimizer.step()
+    state = optimizer.state[layer.weight]
+    host = {key: value for key, value in state.items() if not isinstance(value, tc.Tensor)}
+    fast, slow = (_ScalarGroup(optimizer, 0, layer.weight, host) for _ in range(2))
+    slow.by_numbers = NOWHERE
+    numbers: list[list[Any]] = [[None] * len(group.scalars) for group in (fast, slow)]
+    for group, given in zip((fast, slow), numbers):
+        group.join(layer.weight, state)
+        for k, targets in enumerate(group.targets):
+            targets.append((given, k))
+        group.prepare({**optimizer.param_groups[0], "eps": 1e-3})
+    for _ in range(50):
+        fast.advance()
+        slow.advance()
+        assert numbers[0] == numbers[1] and None not in numbers[0]
+        assert (fast.host, fast.new) == (slow.host, slow.new)
+
+
+def test_an_update_that_is_replaced_is_run() -> None:
+    """By another function of the object, in the midst of a loop."""
+    losses = []
+    for compiled in (False, True):
+        loop = Loop(compiled, optim.Adam)
+        seen = [loop.turn(loop.x) for _ in range(6)]
+        optimizer, own = loop.optimizer, loop.optimizer.apply_single
+
+        def halved(gradient: Any, *given: Any, own: Any = own) -> Any:
+            return own(gradient * 0.5, *given)
+
+        optimizer.apply_single = halved
+        seen += [loop.turn(loop.x) for _ in range(6)]
+        losses.append(loop.bytes(seen))
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("name", WRITERS)

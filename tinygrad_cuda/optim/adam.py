@@ -80,6 +80,12 @@ class Adam(Optimizer):
         names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * group["amsgrad"]
         return {"step": 0, **{name: zeros(parameter) for name in names}}
 
+    def step_numbers(self, step: int, group: Group) -> dict[str, float]:
+        first, second = group["betas"]
+        # In float64, and rounded once.
+        size = group["lr"] / (1.0 - first**step)
+        return {"size": size, "correction": math.sqrt(1.0 - second**step)}
+
     def apply_single(
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
     ) -> tuple[Tensor, State]:
@@ -99,9 +105,10 @@ class Adam(Optimizer):
         new: State = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
         if group["amsgrad"]:
             square = new["max_exp_avg_sq"] = state["max_exp_avg_sq"].maximum(square)
-        # In float64, and rounded once. Parameters that began later have steps of their own.
-        size = scalar(rate / (1.0 - first**step), "size", step)
-        correction = scalar(math.sqrt(1.0 - second**step), "correction", step)
+        # Parameters that began later have steps of their own.
+        numbers = self.step_numbers(step, group)
+        size = scalar(numbers["size"], "size", step)
+        correction = scalar(numbers["correction"], "correction", step)
         root = square.sqrt() / correction + scalar(group["eps"], "eps")
         return parameter - mean / root * size, new
 

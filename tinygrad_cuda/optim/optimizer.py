@@ -152,6 +152,18 @@ class Optimizer(Hooked):
         """
         raise NotImplementedError(f"{type(self).__name__} has no apply_single")
 
+    def step_numbers(self, step: int, group: Group) -> dict[str, float]:
+        """The scalars of `apply_single` that differ from step to step, by name.
+
+        Only for an `apply_single` of the same class that takes them from here, and whose state on
+        the host is ``{"step": step}``, which decides nothing else: replays ask for these alone.
+
+        Args:
+            step: the number of the step, from 1.
+            group: the options.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no step_numbers")
+
     # The step ----------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

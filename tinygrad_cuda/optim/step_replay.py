@@ -23,6 +23,7 @@ from tinygrad_cuda.replay.versioned_containers import States, Watched, WatchedLi
 from tinygrad_cuda.tensors.tensor import Tensor
 
 _drain: Callable[[Any], None] = deque(maxlen=0).extend  # runs an iterator to its end
+NOWHERE: Any = object()  # what no optimizer has
 
 
 def wide(dtype: DType) -> DType:
@@ -145,6 +146,8 @@ class _ScalarGroup:
         # Where plans read each of the scalars.
         self.targets: list[list[tuple[list[Any], int]]] = [[] for _ in self.scalars]
         self.recorded_log = list(self.absent.log)
+        self.by_numbers = _update_by_numbers(optimizer, host)
+        self.by_name = {name[0]: to for (name, _), to in zip(self.scalars, self.targets)}
 
     def compute(self, group: Any, host: dict[str, Any]) -> dict[str, Any]:
         """Computes the scalars of a step; the new host state."""
@@ -212,7 +215,14 @@ class _ScalarGroup:
         Raises:
             Stale: the step would be another graph.
         """
-        self._take(self.group, self._after(self.host, self.new))
+        optimizer, host = self.optimizer, self._after(self.host, self.new)
+        if getattr(optimizer.apply_single, "__func__", None) is not self.by_numbers:
+            self._take(self.group, host)
+            return
+        self.host, self.new, self.used = host, {"step": host["step"] + 1}, False
+        for name, value in optimizer.step_numbers(self.new["step"], self.group).items():
+            for to, position in self.by_name[name]:
+                to[position] = float(value)
 
     def _compared(self, group: Any) -> bool:
         """Whether all options are as they were; those that are no numbers must be, and the states.
@@ -263,6 +273,16 @@ class _ScalarGroup:
         """Writes the new host state, past the methods that count changes: `steps` says so."""
         self.used = True
         _drain(map(dict.update, self.states, repeat(self.new)))
+
+
+def _update_by_numbers(optimizer: Any, host: dict[str, Any]) -> Any:
+    """The `apply_single` whose class says by `step_numbers` what differs from step to step.
+
+    NOWHERE if there is none. Without it a compiled step of lenet has 27 % more of the host's time.
+    """
+    kind = next(kind for kind in type(optimizer).__mro__ if "apply_single" in vars(kind))
+    said = "step_numbers" in vars(kind) and host.keys() == {"step"}
+    return vars(kind)["apply_single"] if said else NOWHERE
 
 
 def numeric(value: Any) -> bool:
