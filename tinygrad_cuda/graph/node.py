@@ -113,6 +113,8 @@ def site_of(frame: FrameType | None) -> RawSite | None:
     global _users_code
     while frame is not None:
         code = frame.f_code
+        if code is _users_code:
+            return (code, frame.f_lasti)
         filename = code.co_filename
         try:
             internal = _internal[filename]

@@ -101,15 +101,15 @@ class SteadyRuns:
         send = self._packed != executable.sent
         key: list[int] = [send]
         staged = self._staged
-        waiting: list[Any] = []
-        self._waiting = waiting
+        waiting = self._waiting = []
         for piece in given:
             if type(piece) is staged and piece.pending:
                 waiting.append(piece)
                 key.append(0)
             else:
                 key.append(piece.address)
-        key += map(_address_of, fresh)
+        for piece in fresh:
+            key.append(piece.address)
         addresses = self._key = tuple(key)
         graph = self.graphs.find(addresses)
         if graph is None:

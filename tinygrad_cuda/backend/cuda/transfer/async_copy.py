@@ -94,12 +94,17 @@ class AsyncCopier:
 
     def _take_back(self) -> None:
         """Records an event behind the work that may use buffers without a reference."""
+        device = self.device
         while self._returned:
             buffer = self._returned.popleft()
             nbytes = buffer.memory.nbytes
-            if nbytes not in self._idle and len(self._idle) >= SIZES:
-                self._idle.clear()
-            idle = self._idle.setdefault(nbytes, deque())
+            idle = self._idle.get(nbytes)
+            if idle is None:
+                if len(self._idle) >= SIZES:
+                    self._idle.clear()
+                idle = self._idle[nbytes] = deque()
             if nbytes <= LARGEST_REUSED and len(idle) < TURNS:
-                buffer.free.record()
+                (status,) = device.driver.cuEventRecord(buffer.free.handle, device.stream)
+                if status:
+                    raise device.error("cuEventRecord", status)
                 idle.append(buffer)
