@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import cProfile
 import functools
+import importlib
 import logging
 import os
 import subprocess
@@ -1235,3 +1236,55 @@ def test_attributes_read_by_getattribute_are_followed(name: str) -> None:
         assert step(x).item() == 3
     finally:
         _Rates.beta = 2.0
+
+
+LIBRARY = """
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str
+    begun: float
+
+
+def engine(module, names=("name", "begun")):
+    made = Engine("fast", time.time())
+    return [getattr(made, name) for name in names] + [getattr(module, "".join(["eng", "ine"]))]
+"""
+
+
+def test_what_a_plan_calls_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay runs the plan, too: also a library that it loads, from whatever folder."""
+    (tmp_path / "library_of_a_plan.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runs = []
+
+    def reference(x: Any) -> Any:
+        library = importlib.import_module("library_of_a_plan")
+        runs.append(library.engine(library)[1])
+        return x + 1
+
+    @tc.custom_op("y = x + 1", numpy=reference, gradient=lambda g, y, x: g, check=False)
+    def next_one(x: Any) -> Any:
+        """One more."""
+
+    weight = tc.ones(3, device="cpu", requires_grad=True)
+    optimizer = optim.SGD([weight], lr=0.5)
+
+    @tc.compile
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (next_one(x) * weight).sum()
+        loss.backward()
+        optimizer.step()  # which has the plan run
+        return loss.detach()
+
+    runs.clear()
+    x = tc.ones(3, device="cpu")
+    assert [step(x).item() for _ in range(4)] == [6.0, 0.0, -6.0, -12.0]
+    assert len(runs) >= 4
+    sys.modules.pop("library_of_a_plan")

@@ -52,6 +52,8 @@ CONSTANT = frozenset({
     "builtins", "datetime", "decimal", "ml_dtypes", "numpy", "zoneinfo", "_struct", PACKAGE,
 })  # fmt: skip
 IMPORTING = "<frozen importlib"
+# Files of this package: those that run plans, and those that trace.
+RUNNING, TRACING = (os.path.join(PACKAGE_FOLDER, name) for name in ("backend", "capture"))
 HINT = "call it outside and pass what it gives as an argument"
 
 
@@ -136,7 +138,7 @@ class Watch:
         while frame is not None:
             kind = self._kind(frame)
             if kind == "user":
-                return frame, outermost
+                return (None, None) if _by_a_plan(frame) else (frame, outermost)
             if kind == "package" or frame.f_code.co_filename.startswith(IMPORTING):
                 return None, None
             outermost, frame = frame, frame.f_back
@@ -146,7 +148,7 @@ class Watch:
         name = function.__name__
         owner = getattr(function, "__self__", None)
         if name in LOOKING and type(owner) is ModuleType:
-            if self._kind(frame) == "user":
+            if self._kind(frame) == "user" and not _by_a_plan(frame):
                 self._looked_up(frame, name)
             return
         if name in FORMATS and type(owner) is str:
@@ -178,7 +180,7 @@ class Watch:
         kind = self._kind(frame)
         self.entered.add(code)
         if kind == "user":
-            if code not in self.ran:
+            if code not in self.ran and not _by_a_plan(frame):
                 self.ran[code] = None
                 if code in self.names.refused_codes:
                     name, what = self.names.refused_codes[code]
@@ -310,6 +312,19 @@ class Watch:
     def _refuse(self, error: CompileError) -> None:
         self.error = self.error or error
         raise error
+
+
+def _by_a_plan(frame: FrameType | None) -> bool:
+    """Whether a plan that runs has called: a replay runs it, too.
+
+    So is what a library does that is loaded then, wherever it is installed.
+    """
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith((RUNNING, TRACING)):
+            return path.startswith(RUNNING)
+        frame = frame.f_back
+    return False
 
 
 def _of_module(name: str) -> bool:
