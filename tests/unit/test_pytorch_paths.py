@@ -28,6 +28,8 @@ autograd.grad_mode: no_grad enable_grad set_grad_enabled inference_mode
 autograd.gradcheck: gradcheck gradgradcheck GradcheckError
 distributions.utils: broadcast_all logits_to_probs probs_to_logits clamp_probs lazy_property
 futures: Future collect_all wait_all
+nn.attention.flex_attention: flex_attention create_block_mask create_mask BlockMask AuxRequest
+nn.attention.flex_attention: and_masks or_masks noop_mask AuxOutput
 nn._reduction: get_enum legacy_get_string
 nn.functional: _pair _single _triple _get_softmax_dim _in_projection _in_projection_packed
 nn.functional: _canonical_mask _none_or_dtype _verify_batch_size _list_with_default _mha_shape_check

@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.nn import functional, init, parallel, utils
+from tinygrad_cuda.core.names import also_named, missing_from
+from tinygrad_cuda.nn import flex_attention, functional, init, parallel, utils
 from tinygrad_cuda.nn.activation import (
     CELU,
     ELU,
@@ -237,6 +237,7 @@ __all__ = [
     "functional", "init", "modules", "parallel", "utils",
 ]  # fmt: skip
 
+also_named(f"{__name__}.attention", {"flex_attention": flex_attention})
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     _missing = missing_from(__name__, lambda: __all__)
