@@ -533,6 +533,9 @@ else:  # for a type checker an unknown name stays an error
             return globals().setdefault(name, getattr(module, name))
         if name == "torch":  # as PyTorch has itself: torch.torch.Tensor is in annotations
             return importlib.import_module(__name__)
+        if name.startswith("_foreach_"):
+            foreach = importlib.import_module(f"{__name__}.tensors.foreach")
+            return globals().setdefault(name, getattr(foreach, name))
         if name.startswith("_"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         raise unknown_name(__name__, name, lambda: __all__)
