@@ -195,9 +195,9 @@ def _of_heads(shape: Shape, strides: Shape, offset: int) -> LibraryTensor | None
     """Heads with a batch and a head axis; None where a row is no run of aligned loads."""
     sizes = zip(shape[:-1], strides[:-1], strict=True)
     apart = [stride for size, stride in sizes if size > 1]
-    if (strides[-1] != 1 and shape[-1] > 1) or any(s % TOGETHER or not s for s in (*apart, 8)):
+    if (strides[-1] != 1 and shape[-1] > 1) or offset % TOGETHER:
         return None
-    if offset % TOGETHER:
+    if any(stride % TOGETHER or not stride for stride in apart):
         return None
     # An axis of one element has the stride that it would have if the heads filled their memory.
     filled, extent = [1], shape[-1]
