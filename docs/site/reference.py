@@ -21,7 +21,8 @@ from tinygrad_cuda.core.dtypes import DType
 PACKAGE = tc.__name__
 # Public, though no `__all__` above them has their names.
 FURTHER = (
-    "array_api.fft", "array_api.linalg", "data.transforms", "utils.checkpoint", "utils.metrics",
+    "array_api.fft", "array_api.linalg", "data.transforms", "nn.flex_attention", "utils.checkpoint",
+    "utils.metrics",
 )  # fmt: skip
 FAMILY = 8  # names of a family from which on it has a page of its own
 
