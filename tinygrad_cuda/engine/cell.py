@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import TgcError
@@ -122,6 +122,7 @@ class Cell:
     """
 
     __slots__ = ("node", "aliases", "recorder", "error", "memory", "holder", "__weakref__")
+    shared: ClassVar[bool] = False  # whether others write to its memory as well
 
     node: Node
     aliases: list[weakref.ref[Any]] | None

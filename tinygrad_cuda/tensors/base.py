@@ -32,7 +32,7 @@ from tinygrad_cuda.core.shapes import Shape, as_ints, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
-from tinygrad_cuda.engine.shared import exported
+from tinygrad_cuda.engine.shared import SharedCell, exported
 from tinygrad_cuda.engine.vmap_trace import check_write, tracing
 from tinygrad_cuda.graph.node import (
     Node,
@@ -132,10 +132,22 @@ class TensorBase:
                 leaf.variable(node)  # the value has come since the node was made
         return own
 
-    def _fold(self, chain: tuple[Step, ...]) -> Node:
-        """A chain applied to the cell's node; a view keeps its history where none is recorded."""
+    def described(self) -> Node:
+        """A node of its shape, dtype and device: memory that others write is not compared."""
         cell = self.cell
-        node = cell.node
+        if not cell.shared or watching.on:
+            return self.node
+        assert isinstance(cell, SharedCell)
+        return self._node or self._fold(self.chain, cell.described())
+
+    def _fold(self, chain: tuple[Step, ...], node: Node | None = None) -> Node:
+        """A chain applied to the cell's node; a view keeps its history where none is recorded.
+
+        Args:
+            node: another one for the cell's.
+        """
+        cell = self.cell
+        node = node or cell.node
         old, mode.now.gradients = mode.now.gradients, True
         try:
             for step in chain:
@@ -256,7 +268,8 @@ class TensorBase:
         node = self.node  # a compiled function has read it
         if watching.on and self.stands_for_view():
             refuse_place(op, f"where a view of shape {tuple(node.shape)} begins")
-        return first_position(self.cell.node.shape, self.chain)
+        begins = self.cell.first_position() if isinstance(self.cell, SharedCell) else 0
+        return begins + first_position(self.cell.node.shape, self.chain)
 
     def stands_for_view(self) -> bool:
         """Whether it shows the value of a view among a compiled function's arguments.
@@ -310,6 +323,8 @@ class TensorBase:
 
         A loop over `x[i, j].item()` makes no nodes: the value is there and has no history.
         """
+        if self.cell.shared:
+            return None
         node = self.cell.node
         if self.chain or node.storage is None or node.requires_grad or watching.on:
             return None
@@ -348,13 +363,22 @@ class TensorBase:
 
     def _viewed(self) -> tuple[Node, tuple[Step, ...]]:
         """What a new view is made of: the node and the chain."""
-        source = self.node
+        source = self.described() if self.cell.shared else self.node
         if not mode.now.gradients and source.requires_grad:
             # A view made under no_grad has no history, now or later.
             return detached(source), self.chain_without_history()
         return source, self.chain
 
     def _alias(self, chain: tuple[Step, ...], node: Node, strides: Shape | None) -> Tensor:
+        if self.cell.shared:
+            part = self._part(chain)
+            if part is not None:
+                made = wrap(part.described())
+                made.cell, made._strides = part, strides
+                return made
+            made = self.with_chain(chain)
+            made._strides = strides
+            return made  # whose node is made when it is asked for, of what the memory holds then
         tensor: Tensor = _new(_concrete)
         tensor.cell = self.cell
         tensor.chain = chain
@@ -363,6 +387,15 @@ class TensorBase:
         tensor._retained = None
         self.cell.add_alias(tensor)
         return tensor
+
+    def _part(self, chain: tuple[Step, ...]) -> SharedCell | None:
+        """The cell of what a chain shows of memory that others write, by itself; see `shared`."""
+        if watching.on or tracing.stack or versions.on:
+            return None
+        if any(op.kind != "movement" or op is common.detach for op, _ in chain):
+            return None
+        assert isinstance(self.cell, SharedCell)
+        return self.cell.part(seen_through(chain, self.cell.memory))
 
     def chain_without_history(self) -> tuple[Step, ...]:
         """The chain of `detach()`."""
@@ -402,17 +435,18 @@ class TensorBase:
     @property
     def shape(self) -> Size:
         """The sizes of all dimensions."""
-        return _new_tuple(Size, self.node.shape)
+        return _new_tuple(Size, (self.described() if self.cell.shared else self.node).shape)
 
     @property
     def dtype(self) -> DType:
         """The element type."""
-        return self.node.dtype
+        return (self.described() if self.cell.shared else self.node).dtype
 
     @property
     def device(self) -> Device:
         """Where the value lives."""
-        return self.cell.node.device
+        cell = self.cell
+        return (self.described() if cell.shared else cell.node).device
 
     @property
     def requires_grad(self) -> bool:
@@ -492,7 +526,7 @@ class TensorBase:
     @property
     def strides(self) -> Shape:
         """Strides in elements, as PyTorch would give them."""
-        return contiguous_strides(self.node.shape) if self._strides is None else self._strides
+        return contiguous_strides(self.shape) if self._strides is None else self._strides
 
     # Values --------------------------------------------------------------------------------
 

@@ -185,7 +185,7 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
         >>> tc.arange(6, device="cpu").reshape(2, -1).tolist()
         [[0, 1, 2], [3, 4, 5]]
     """
-    old = input.node.shape
+    old = input.described().shape
     target = resolve_reshape("reshape", old, integers("reshape", _given(sizes, shape), "a size"))
     strides = reshape_strides(old, input.strides, target)
     if strides is None:
@@ -199,7 +199,7 @@ def view(input: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Ten
     Raises:
         ShapeError: the element counts differ, or the strides forbid a view.
     """
-    old = input.node.shape
+    old = input.described().shape
     shape = _given(shape, dtype if size is None else size)
     if len(shape) == 1 and isinstance(shape[0], DType):
         raise DTypeError(
@@ -224,7 +224,7 @@ def view(input: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Ten
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The dimensions from `start_dim` to `end_dim`, both included, as one."""
-    shape = input.node.shape
+    shape = input.described().shape
     if not shape:
         return reshape(input, 1)
     start = normalize_axis("flatten", start_dim, len(shape))
@@ -244,7 +244,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
     """One dimension as several of `sizes`; one of them may be -1."""
-    shape = input.node.shape
+    shape = input.described().shape
     if not shape:
         raise ShapeError(
             "unflatten", "a 0-d tensor has no dimension", expect="at least 1-d", actual="0-d"
@@ -258,7 +258,7 @@ def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """Without the dimensions of size 1, or without those of them that `dim` names."""
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     dropped: Iterable[int] = ()
     if dim is None:
         dropped = range(len(shape))
@@ -274,7 +274,7 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """With a dimension of size 1 at `dim`."""
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     dim = normalize_axis("unsqueeze", dim, len(shape) + 1)
     stride = 1 if dim == len(shape) else shape[dim] * strides[dim]
     return input.alias(
@@ -298,7 +298,7 @@ def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
         >>> tuple(tc.zeros(2, 3, 4, device="cpu").permute(2, 0, 1).shape)
         (4, 2, 3)
     """
-    rank = len(input.node.shape)
+    rank = len(input.described().shape)
     axes = tuple(
         normalize_axis("permute", dim, rank)
         for dim in integers("permute", _given(order, dims), "dim")
@@ -316,7 +316,7 @@ def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two dimensions swapped."""
-    rank = len(input.node.shape)
+    rank = len(input.described().shape)
     first, second = (normalize_axis("transpose", dim, rank) for dim in (dim0, dim1))
     axes = list(range(rank))
     if rank:
@@ -329,13 +329,13 @@ swapaxes = swapdims = transpose
 
 def t(input: Tensor) -> Tensor:
     """The transpose of a matrix; vectors and 0-d tensors stay as they are."""
-    rank = len(input.node.shape)
+    rank = len(input.described().shape)
     if rank > 2:
         raise ShapeError(
             "t",
             "more than two dimensions",
             expect="at most 2-d",
-            actual=str(input.node.shape),
+            actual=str(input.described().shape),
             hint="transpose(dim0, dim1), or .mT for the last two",
         )
     return permute(input, tuple(reversed(range(rank))))
@@ -343,7 +343,7 @@ def t(input: Tensor) -> Tensor:
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     """The dimensions `source` moved to the positions `destination`; the others stay in order."""
-    rank = len(input.node.shape)
+    rank = len(input.described().shape)
     sources = source if is_several(source) else (source,)
     destinations = destination if is_several(destination) else (destination,)
     from_axes = [normalize_axis("movedim", axis, rank) for axis in sources]
@@ -388,7 +388,7 @@ def expand(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
         [[1, 1, 1], [2, 2, 2]]
     """
     target = list(integers("expand", _given(sizes, size), "a size"))
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     missing = len(target) - len(shape)
     for k, size in enumerate(target):
         old = shape[k - missing] if k >= missing else None
@@ -439,7 +439,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     Raises:
         IndexError: the range does not lie inside the dimension.
     """
-    shape = input.node.shape
+    shape = input.described().shape
     if not shape:
         raise ShapeError(
             "narrow", "a 0-d tensor has no dimension to narrow", expect="at least 1-d", actual="0-d"
@@ -459,7 +459,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def _slice_alias(input: Tensor, dim: int, start: int, length: int, step: int = 1) -> Tensor:
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     rank = len(shape)
     starts = tuple(start if axis == dim else 0 for axis in range(rank))
     return input.alias(
@@ -482,7 +482,7 @@ def split(input: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Ten
         >>> [part.tolist() for part in tc.arange(5, device="cpu").split(2)]
         [[0, 1], [2, 3], [4]]
     """
-    shape = input.node.shape
+    shape = input.described().shape
     if not shape:
         raise ShapeError(
             "split", "a 0-d tensor has no dimension to split", expect="at least 1-d", actual="0-d"
@@ -519,7 +519,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
             expect="chunks >= 1",
             actual=str(chunks),
         )
-    shape = input.node.shape
+    shape = input.described().shape
     size = shape[normalize_axis("chunk", dim, len(shape))] if shape else 0
     if size == 0 and shape:
         return split(input, [0] * chunks, dim)
@@ -528,7 +528,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of all slices along `dim`, without that dimension."""
-    shape = input.node.shape
+    shape = input.described().shape
     if not shape:
         raise ShapeError(
             "unbind", "a 0-d tensor has no dimension to unbind", expect="at least 1-d", actual="0-d"
@@ -544,7 +544,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
         offset: above (positive) or below (negative) the main diagonal.
         dim1, dim2: the dimensions of rows and columns.
     """
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     rank, offset = len(shape), as_int("diagonal", offset, "offset")
     rows, columns = normalize_axis("diagonal", dim1, rank), normalize_axis("diagonal", dim2, rank)
     if rows == columns or rank < 2:
@@ -579,7 +579,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
         dimension: where the windows slide; the windows' elements become a new last dimension.
         size, step: elements of a window, and from one window to the next.
     """
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     axis = normalize_axis("unfold", dimension, len(shape))
     size, step = as_int("unfold", size, "size"), as_int("unfold", step, "step")
     if not 0 <= size <= (shape[axis] if shape else 1) or step < 1:
@@ -977,7 +977,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         >>> [part.tolist() for part in tc.tensor_split(tc.arange(5, device="cpu"), 3)]
         [[0, 1], [2, 3], [4]]
     """
-    shape = input.node.shape
+    shape = input.described().shape
     if not shape:
         raise ShapeError(
             "tensor_split",
@@ -1010,7 +1010,7 @@ def _split_of(op: str, input: Tensor, cuts: Any, dim: int, rank: int) -> tuple[T
         raise ShapeError(
             op, "too few dimensions", expect=f"at least {rank}", actual=str(input.ndim)
         )
-    if isinstance(cuts, int) and (cuts < 1 or input.node.shape[dim] % cuts):
+    if isinstance(cuts, int) and (cuts < 1 or input.described().shape[dim] % cuts):
         raise ShapeError(
             op,
             "the dimension does not split into equal parts",

@@ -272,12 +272,13 @@ class Tensor(
         return builtins.int(self.item())
 
     def __len__(self) -> int:
-        if not self.node.shape:
+        shape: tuple[builtins.int, ...] = self.shape
+        if not shape:
             raise TypeError("len() of a 0-d tensor")
-        return self.node.shape[0]
+        return shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
-        if not self.node.shape:
+        if not self.shape:
             raise TypeError("iteration over a 0-d tensor")
         return iter(self.unbind(0))
 
@@ -327,11 +328,11 @@ class Tensor(
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return len(self.node.shape)
+        return len(self.shape)
 
     def dim(self) -> int:
         """The number of dimensions."""
-        return len(self.node.shape)
+        return len(self.shape)
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of one dimension."""
@@ -339,7 +340,7 @@ class Tensor(
 
     def numel(self) -> int:
         """The number of elements."""
-        return prod(self.node.shape)
+        return prod(self.shape)
 
     nelement = numel
 

@@ -53,7 +53,7 @@ CONSTANT = frozenset({
 })  # fmt: skip
 IMPORTING = "<frozen importlib"
 # Files of this package: those that run plans, and those that trace.
-RUNNING, TRACING = (os.path.join(PACKAGE_FOLDER, name) for name in ("backend", "capture"))
+RUNNING, TRACING = (os.path.join(PACKAGE_FOLDER, name, "") for name in ("backend", "capture"))
 HINT = "call it outside and pass what it gives as an argument"
 
 

@@ -32,6 +32,7 @@ from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import buffer_node, tensor
+from tinygrad_cuda.tensors.indexing.shared_rows import shared_rows
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.transfer import to_device
 from tinygrad_cuda.tensors.views import only_number, shows_repeats
@@ -200,7 +201,7 @@ def _items(op: str, key: Any, rank: int) -> list[Any]:
 
 def _read(op: str, input: Tensor, key: Any) -> _Key:
     """Applies integers, slices and None as an alias and collects the arrays."""
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     starts, lengths, steps = [], [], []
     sizes: list[int] = []
     new_strides: list[int] = []
@@ -272,7 +273,7 @@ def select(input: Tensor, dim: int, index: Any) -> Tensor:
     Raises:
         IndexError: the index is out of range; for a Tensor when the value is computed.
     """
-    shape, strides = input.node.shape, input.strides
+    shape, strides = input.described().shape, input.strides
     if not shape:
         raise IndexError(
             "select", "a 0-d tensor has no dimension to select", expect="at least 1-d", actual="0-d"
@@ -477,11 +478,13 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         view = _at_plain(input, entries)
         if view is not None:
             return view
+    if input.cell.shared and (rows := shared_rows(input, key)) is not None:
+        return rows
     # A schedule at its time, say, is recorded from a template.
     if isinstance(key, TensorBase) and key.dtype.is_integer and key.dtype is not uint8:
         if key.node.shape:
             return _at_tensor(input, _index_of("index", key))
-        if shape := input.node.shape:
+        if shape := input.described().shape:
             return input.select_at(0, _position("index", key, shape[0], input.device))
     return _at(input, key)
 
@@ -491,7 +494,8 @@ _PLAIN = {int, slice}
 
 def _at_plain(input: Tensor, key: tuple[int | slice, ...]) -> Tensor | None:
     """What `_read` gives for integers and slices alone; None of a key that it must look at."""
-    shape, strides = input.node.shape, input.strides
+    shape: Shape = input.shape
+    strides = input.strides
     if not 0 < len(key) <= len(shape):
         return None
     starts, lengths, steps = [0] * len(shape), list(shape), [1] * len(shape)
