@@ -219,7 +219,8 @@ def _switched(lib: Any, make: Callable[[Any], Any], shape: tuple[int, ...]) -> l
             layer.reset_running_stats()
         x = np.random.default_rng(turn).normal(1, 2, shape)
         seen += [layer(lib.tensor(x, dtype=lib.float32)), *layer.buffers()]
-        seen = [np.asarray(x.detach()) if isinstance(x, lib.Tensor) else x for x in seen]
+        # Copies: on cpu an array shows what the layer writes to its buffer later.
+        seen = [x.detach().cpu().numpy().copy() if isinstance(x, lib.Tensor) else x for x in seen]
     return seen
 
 

@@ -132,6 +132,7 @@ def test_only_edges_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak < 2**20
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("default", ["float32", "float64", "float16"])
 def test_the_default_dtype_is_not_said(default: str) -> None:
     """Nor its complex dtype, int64 and bool; of nothing every other one is."""
