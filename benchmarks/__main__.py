@@ -297,11 +297,10 @@ def write_page(results: dict[str, Any]) -> None:
     page = docs / "benchmarks.md"
     text = page.read_text()
     if matrix_report.tables(results):
-        new, old = matrix_report.section(results, COMPARED_MODEL_STEPS), matrix_report.present(text)
-        text = text.replace(old or report.SUITE, new if old else f"{new}\n\n{report.SUITE}", 1)
+        text = matrix_report.with_sections(text, results, COMPARED_MODEL_STEPS, report.SUITE)
         matrix_report.plot(results, docs / matrix_report.PLOT)
     if results["floors"].keys() - results["programs"].keys() - results["sweeps"].keys():
-        suite = report.page(results, matrix_report.present(text))
+        suite = report.page(results, matrix_report.all_present(text))
         # The section of `python -m benchmarks.cpu` is its own.
         text = f"{suite.rstrip()}\n\n{cpu_section(text)}"
         report.plot(results, docs / "benchmarks.png")

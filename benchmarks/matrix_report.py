@@ -1,4 +1,4 @@
-"""Training programs and single operations that matrix units bound: the page's first section."""
+"""Training programs and single operations that matrix units bound: the page's first sections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 from benchmarks.tables import OURS, Json, best, gigabytes, measured, number, rows_of, table
 
-BEGIN, END = "<!-- section by benchmarks.matrix_report -->", "<!-- end of matrix_report -->"
+# Marks around the sections of the page, each of which later results replace by itself.
+MARKS = {
+    "programs": ("<!-- training steps by benchmarks.matrix_report -->", "<!-- end of these -->"),
+    "operations": ("<!-- operations by benchmarks.matrix_report -->", "<!-- end of those -->"),
+}
 FAMILIES = {"matmul": "Products", "convolution": "Convolutions", "attention": "Attention"}
 DETERMINISTIC = ", deterministic"
 PLOT = "matrix_units.png"
@@ -119,8 +123,8 @@ def operation_tables(results: Json) -> str:
     return "\n".join(parts)
 
 
-def below(results: Json) -> list[str]:
-    """Programs and operations that miss their goal, with the ratio."""
+def programs_below(results: Json) -> list[str]:
+    """Programs that miss their goal, with the ratios."""
     missed = []
     for name, goal in results.get("programs", {}).items():
         cells = program_cells(results, name)
@@ -128,24 +132,31 @@ def below(results: Json) -> list[str]:
         large = cells and cells[8] != "-" and float(cells[8]) > 1
         if cells and (slow or large):
             missed.append(f"{name} ({cells[3]} in time, {cells[8]} in memory)")
-    for name, about in results.get("sweeps", {}).items():
-        ratio = ratio_of(results, name)
-        if ratio is not None and ratio < about["goal"]:
-            missed.append(f"{name} ({ratio:.2f} of {about['goal']:g})")
     return missed
 
 
+def operations_below(results: Json) -> list[str]:
+    """Operations that miss their goal, with the ratio."""
+    ratios = {name: ratio_of(results, name) for name in results.get("sweeps", {})}
+    return [
+        f"{name} ({ratio:.2f} of {results['sweeps'][name]['goal']:g})"
+        for name, ratio in ratios.items()
+        if ratio is not None and ratio < results["sweeps"][name]["goal"]
+    ]
+
+
 def tables(results: Json) -> str:
-    """Everything of this section without the text around it."""
+    """Everything of these sections without the text around it."""
     parts = [part for part in (program_table(results), operation_tables(results)) if part]
     if not parts:
         return ""
-    missed = below(results)
+    missed = programs_below(results) + operations_below(results)
     return "\n\n".join([*parts, f"Misses its goal: {', '.join(missed) or 'nothing'}."]) + "\n"
 
 
-TEXT = """{begin}
-## Where matrix units decide
+TEXTS = {
+    "programs": """{begin}
+## Where matrix units decide: training steps
 
 {about}
 
@@ -160,7 +171,15 @@ with channels last where there are images: its fastest row counts. Memory is the
 tensors held during a step, parameters and optimizer state included; of ours the larger of the plain
 and the compiled program's, which share the memory between kernels.
 
-{programs}
+{tables}
+
+Misses its goal: {missed}.
+
+{end}""",
+    "operations": """{begin}
+## Where matrix units decide: operations
+
+{about}
 
 Operations alone: TFLOP/s of the device, its queue filled behind a delay; calls take sets of
 operands in turn that do not fit into the L2 cache together. Products are rows x columns x length;
@@ -169,24 +188,43 @@ of the input and of the weight alone. Attention is causal; `_backward` counts th
 gradients. PyTorch's convolutions have channels last. Where PyTorch has a deterministic kernel, this
 is the peer, because ours always give the same bits; its other kernels stand beside it.
 
-{operations}
+{tables}
 ![TFLOP/s of ours and of PyTorch]({plot})
 
 Misses its goal: {missed}.
 
-{end}"""
+{end}""",
+}
 
 
-def section(results: Json, steps: int) -> str:
-    """What stands between the marks; `steps` losses were compared."""
+def sections(results: Json, steps: int) -> dict[str, str]:
+    """What stands between the marks of each section that has rows; `steps` losses were compared."""
     about = results["about"]
     shown = ("commit", "date", "gpu", "driver", "versions")
     lines = [f"- {key}: {plain(about[key])}" for key in shown if key in about]
-    return TEXT.format(
-        begin=BEGIN, end=END, about="\n".join(lines), steps=steps, repeats=about["repeats"],
-        programs=program_table(results), operations=operation_tables(results), plot=PLOT,
-        missed=", ".join(below(results)) or "nothing",
-    )  # fmt: skip
+    found = {
+        "programs": (program_table(results), programs_below(results)),
+        "operations": (operation_tables(results), operations_below(results)),
+    }
+    return {
+        name: TEXTS[name].format(
+            begin=MARKS[name][0], end=MARKS[name][1], about="\n".join(lines), steps=steps,
+            repeats=about["repeats"], tables=rows, plot=PLOT,
+            missed=", ".join(missed) or "nothing",
+        )
+        for name, (rows, missed) in found.items()
+        if rows
+    }  # fmt: skip
+
+
+def with_sections(page: str, results: Json, steps: int, before: str) -> str:
+    """The page with these results' sections, in the place of older ones or before a heading."""
+    made = {name: present(page, name) for name in MARKS}
+    for old in filter(None, made.values()):
+        page = page.replace(f"{old}\n\n", "", 1)
+    made |= sections(results, steps)
+    new = "\n\n".join(filter(None, made.values()))
+    return page.replace(before, f"{new}\n\n{before}", 1)
 
 
 def plain(value: Any) -> str:
@@ -196,10 +234,17 @@ def plain(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-def present(page: str) -> str:
-    """The section as a page has it, or nothing."""
-    start, end = page.find(BEGIN), page.find(END)
-    return page[start : end + len(END)] if start >= 0 and end >= 0 else ""
+def present(page: str, name: str) -> str:
+    """A section as a page has it, or nothing."""
+    begin, end = MARKS[name]
+    start = page.find(begin)
+    stop = page.find(end, start)
+    return page[start : stop + len(end)] if start >= 0 and stop >= 0 else ""
+
+
+def all_present(page: str) -> str:
+    """All sections that a page has."""
+    return "\n\n".join(filter(None, [present(page, name) for name in MARKS]))
 
 
 def plot(results: Json, path: Path) -> bool:

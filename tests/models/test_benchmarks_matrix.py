@@ -290,9 +290,19 @@ def test_the_page_gets_its_section_and_keeps_the_others(
     for _ in range(2):
         assert command.main(["--report", str(path)]) == 0
         text = page.read_text()
-        assert text.count(matrix_report.BEGIN) == 1 and text.endswith("| lenet | 61 |\n")
-        assert text.index(matrix_report.END) < text.index(report.SUITE)
+        assert text.endswith("| lenet | 61 |\n")
+        places = [text.index(mark) for pair in matrix_report.MARKS.values() for mark in pair]
+        assert sorted(places) == places and places[-1] < text.index(report.SUITE)
+        assert all(text.count(mark) == 1 for pair in matrix_report.MARKS.values() for mark in pair)
     assert (docs / matrix_report.PLOT).stat().st_size > 1000
+    programs = {**results(), "sweeps": {}, "floors": {}}
+    programs["about"] = {**programs["about"], "commit": "later"}
+    path.write_text(json.dumps(programs))
+    assert command.main(["--report", str(path)]) == 0
+    now = page.read_text()
+    assert matrix_report.present(now, "operations") == matrix_report.present(text, "operations")
+    assert "commit: later" in matrix_report.present(now, "programs")
+    assert "commit: later" not in matrix_report.present(now, "operations")
 
 
 def test_later_results_replace_rows_of_earlier_ones() -> None:
