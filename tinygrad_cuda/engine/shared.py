@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 _value: Any = Cell.__dict__["node"]
 
 
-# Bytes of memory of which parts are read by themselves; less is compared in 10 us.
+# Bytes of memory of which parts are read without the rest; less is compared in 10 us.
 LARGE = 64 << 10
 
 
@@ -42,15 +42,13 @@ class SharedCell(Cell):
 
     Args:
         memory: of any strides. A write to memory that is read-only goes to a copy of it.
-        whole: the memory that this is a part of, if it is one.
     """
 
     __slots__ = ()
     shared = True
 
-    def __init__(self, memory: Array, whole: Array | None = None) -> None:
+    def __init__(self, memory: Array) -> None:
         self.memory = memory
-        self.holder = memory if whole is None else whole
         self.aliases = self.recorder = self.error = None
         _value.__set__(self, holding_array(memory.copy()))
         if watching.on and (capture := capturing()) is not None:
@@ -67,7 +65,7 @@ class SharedCell(Cell):
         if node.storage is None:
             realize(node.device, (node,))
         if not self.memory.flags.writeable:
-            self.memory = self.holder = self.memory.copy()
+            self.memory = self.memory.copy()
         self.memory[...] = node.storage
         _value.__set__(self, node)
 
@@ -79,29 +77,6 @@ class SharedCell(Cell):
         """A node of its shape, dtype and device, which may hold what the memory held before."""
         node: Node = _value.__get__(self)
         return node
-
-    def part(self, memory: Array) -> SharedCell | None:
-        """A cell of a part of this memory by itself; None where that is no smaller, or cannot be.
-
-        Reading it compares the part alone. What is written to one shows in the other, since each
-        looks at the memory.
-
-        Args:
-            memory: what a view of this cell shows, as NumPy's view.
-        """
-        alone = type(self) is SharedCell and not self.described().requires_grad
-        large = self.memory.nbytes >= max(LARGE, 2 * memory.nbytes)
-        if not (alone and large and self.memory.flags.writeable):
-            return None
-        shares = memory.flags.writeable and np.may_share_memory(memory, self.memory)
-        if memory.size and not shares:
-            return None
-        return SharedCell(memory, self.holder)
-
-    def first_position(self) -> int:
-        """Where it begins in the memory that it is a part of, in elements."""
-        whole, own = (a.__array_interface__["data"][0] for a in (self.holder, self.memory))
-        return int(own - whole) // int(self.memory.itemsize)
 
 
 _shared: Any = SharedCell.__dict__["node"]
@@ -144,10 +119,6 @@ class ExportedCell(SharedCell):
         else:
             _shared.__set__(self, node)
 
-    def first_position(self) -> int:
-        """It is no part."""
-        return 0
-
     def _taken_back(self) -> Array:
         memory: Array = self.memory
         self.memory = self.holder = None
@@ -161,13 +132,13 @@ def exported(cell: Cell) -> Array:
     Args:
         cell: on cpu.
     """
+    if type(cell) is SharedCell:
+        return np.asarray(cell.memory)
     node = cell.node
     if node.storage is None:
         realize(node.device, (node,))
     if isinstance(cell, ExportedCell):
         return _array_of(cell.holder())
-    if isinstance(cell, SharedCell):
-        return np.asarray(cell.memory)
     # Who else has the value keeps its buffer; replays look at the cell again.
     structure.version += 1
     holder = _Holder(np.array(node.storage, order="C"))

@@ -46,7 +46,8 @@ def _modified(op: str, result: Any, shape: tuple[int, ...], device: Any) -> Tens
             )  # fmt: skip
         result = tensor(result, device=device)
     made: Any = result
-    return made.expand(shape)  # type: ignore[no-any-return]
+    expanded: Tensor = made.expand(shape)
+    return expanded
 
 
 def create_mask(
@@ -85,9 +86,8 @@ def _takes_scores(function: Modification) -> bool:
     code = getattr(function, "__code__", None)
     if code is None:
         return False
-    bound = int(hasattr(function, "__self__"))
-    defaults = getattr(function, "__defaults__", None) or ()
-    return code.co_argcount - bound - len(defaults) == 5  # type: ignore[no-any-return]
+    taken: int = code.co_argcount - hasattr(function, "__self__")
+    return taken - len(getattr(function, "__defaults__", None) or ()) == 5
 
 
 class BlockMask:
@@ -104,13 +104,8 @@ class BlockMask:
         self, mask_mod: Modification, shape: tuple[int, int, int, int], block_size: tuple[int, int],
         device: Any,
     ) -> None:  # fmt: skip
-        self.mask_mod, self.shape, self.BLOCK_SIZE, self.device = (
-            mask_mod,
-            shape,
-            block_size,
-            device,
-        )
-        self.seq_lengths = shape[2:]
+        self.mask_mod, self.shape, self.seq_lengths = mask_mod, shape, shape[2:]
+        self.BLOCK_SIZE, self.device = block_size, device
 
     def to(self, device: Any) -> BlockMask:
         """The same on another device; what the function refers to stays where it is."""

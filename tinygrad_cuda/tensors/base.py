@@ -32,7 +32,7 @@ from tinygrad_cuda.core.shapes import Shape, as_ints, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
-from tinygrad_cuda.engine.shared import SharedCell, exported
+from tinygrad_cuda.engine.shared import LARGE, SharedCell, exported, holding_array
 from tinygrad_cuda.engine.vmap_trace import check_write, tracing
 from tinygrad_cuda.graph.node import (
     Node,
@@ -107,6 +107,8 @@ class TensorBase:
     def node(self) -> Node:
         """The value as a node of the graph."""
         cell = self.cell
+        if cell.shared and self.chain and (part := self._part()) is not None:
+            return part
         node = cell.node
         if node.storage is None and cell.recorder is not local.recorder:
             self._settle()
@@ -268,8 +270,7 @@ class TensorBase:
         node = self.node  # a compiled function has read it
         if watching.on and self.stands_for_view():
             refuse_place(op, f"where a view of shape {tuple(node.shape)} begins")
-        begins = self.cell.first_position() if isinstance(self.cell, SharedCell) else 0
-        return begins + first_position(self.cell.node.shape, self.chain)
+        return first_position(self.cell.node.shape, self.chain)
 
     def stands_for_view(self) -> bool:
         """Whether it shows the value of a view among a compiled function's arguments.
@@ -336,6 +337,8 @@ class TensorBase:
 
     def number(self) -> Any:
         """The value of a view by `number_at` on cpu that has no node yet, as a Python number."""
+        if self.cell.shared:
+            return None
         chain, node = self.chain, self.cell.node
         if self._node is not None or len(chain) != 2 or chain[1][1] is not _NUMBER:
             return None
@@ -371,11 +374,6 @@ class TensorBase:
 
     def _alias(self, chain: tuple[Step, ...], node: Node, strides: Shape | None) -> Tensor:
         if self.cell.shared:
-            part = self._part(chain)
-            if part is not None:
-                made = wrap(part.described())
-                made.cell, made._strides = part, strides
-                return made
             made = self.with_chain(chain)
             made._strides = strides
             return made  # whose node is made when it is asked for, of what the memory holds then
@@ -388,14 +386,25 @@ class TensorBase:
         self.cell.add_alias(tensor)
         return tensor
 
-    def _part(self, chain: tuple[Step, ...]) -> SharedCell | None:
-        """The cell of what a chain shows of memory that others write, by itself; see `shared`."""
-        if watching.on or tracing.stack or versions.on:
+    def _part(self) -> Node | None:
+        """The value of a part of large memory that others write, which is read without the rest.
+
+        None where this is no such part, or somebody asks what it is a view of.
+        """
+        cell, chain = self.cell, self.chain
+        assert isinstance(cell, SharedCell)
+        if watching.on or tracing.stack or versions.on or cell.described().requires_grad:
             return None
-        if any(op.kind != "movement" or op is common.detach for op, _ in chain):
+        for op, detail in chain:
+            if op is common.detach:
+                if detail.node is not None:
+                    return None
+            elif op.kind != "movement":
+                return None
+        part = seen_through(chain, cell.memory)
+        if cell.memory.nbytes < max(LARGE, 2 * part.nbytes):
             return None
-        assert isinstance(self.cell, SharedCell)
-        return self.cell.part(seen_through(chain, self.cell.memory))
+        return holding_array(part.copy())
 
     def chain_without_history(self) -> tuple[Step, ...]:
         """The chain of `detach()`."""
@@ -590,7 +599,7 @@ class TensorBase:
         """The value in host memory: a read-only view on cpu, a copy elsewhere."""
         if watching.on and (capture := capturing()) is not None:
             capture.refuse(self.node)
-        if self.device.kind == "cpu" and self.chain:
+        if self.device.kind == "cpu" and self.chain and not self.cell.shared:
             return self._host_view()
         node = self.realized()
         array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
@@ -675,6 +684,8 @@ class Size(tuple[int, ...]):
 def node_of(tensor: TensorBase, recorder: Recorder) -> Node:
     """What `tensor.node` gives, in most cases without that call; the recorder is this thread's."""
     cell = tensor.cell
+    if cell.shared and tensor.chain:
+        return tensor.node
     node = cell.node
     if watching.on or (node.storage is None and cell.recorder is not recorder):
         return tensor.node

@@ -136,15 +136,21 @@ def test_what_is_compared(compared: list[int]) -> None:
     array = np.zeros((4 * LARGE // 8, 8), np.float32)
     x, w = tc.from_numpy(array), tc.ones(8, 3)
     images = x.view(-1, 2, 4)
+    parts: list[Callable[[], Any]] = [
+        lambda: x[5:9] @ w, lambda: x[7] @ w, lambda: x[3, 2] * 2, lambda: images[4].sum(),
+        lambda: x.split(64)[3] + 1, lambda: x.T[2, :3] + 1, lambda: x[3], lambda: x[1, 2],
+    ]  # fmt: skip
+    for part in parts:  # the first call makes a template
+        part().tolist()
     compared.clear()
     facts = x.shape, len(x), x.dtype, x.device, x.ndim, x.numel(), x.size(0), x.stride()
     assert facts[1] == len(array)
     rows = x[[1, 2]], x[tc.tensor([3])], x[np.arange(5)], x[tc.zeros(len(x)).bool()]
     assert [len(part) for part in rows] == [2, 1, 5, 0]
+    for part in parts:
+        part().tolist()
+    assert x[1, 2].item() == 0 and "0." in repr(x[3])
     assert not compared
-    for part in (x[5:9] @ w, x[7] @ w, x[3, 2] * 2, images[4].sum(), x.split(64)[3] + 1):
-        part.tolist()
-    assert max(compared) <= 64 * 8 * 4
     for _ in range(2):  # the first call makes a template
         compared.clear()
         (x @ w).sum().item()
@@ -186,6 +192,35 @@ def test_gradients_pass_through_parts() -> None:
     array[3] = 5  # after the forward pass: the value then counts
     loss.backward()
     assert weight.grad.tolist() == [2.0] * 100
+
+
+@pytest.mark.parametrize("rows", [10, 400])
+@pytest.mark.parametrize("given", [False, True])
+def test_compiled_writes_show_in_parts(rows: int, given: bool) -> None:
+    """A part and what it is of are one memory to a compiled function, too, small or large."""
+    results = []
+    for library in (tc, torch):
+        array = np.zeros((rows, 100), np.float32)
+        x = library.from_numpy(array)
+        part = x[3:5]
+
+        def add(x: Any, part: Any, number: Any) -> Any:
+            x.add_(number)
+            part.mul_(2)
+            return part.sum() + x.sum()
+
+        def of_names(number: Any, add: Any = add, x: Any = x, part: Any = part) -> Any:
+            return add(x, part, number)
+
+        step = add if given else of_names
+        step = tc.compile(step) if library is tc else step
+        seen = []
+        for turn in range(5):
+            arguments = (x, part) if given else ()
+            seen.append(float(step(*arguments, library.ones(1) * turn)))
+            array[4, 0] += 1
+        results.append((seen, array.tolist()))
+    assert results[0] == results[1]
 
 
 def test_bad_positions() -> None:
